@@ -22,11 +22,13 @@ from vaswani_hf.cli.arguments import (
     recipe_keys,
     type_of_field,
 )
+from vaswani_hf.cli.certify import CertifyOptions
 from vaswani_hf.cli.options import Options, command_line_settings, on_command_line
 from vaswani_hf.cli.output import LineOutput, check_output, output_file
 from vaswani_hf.cli.train import RecipeOptions
 from vaswani_hf.cli.translate import TranslateOptions
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
+from vaswani_hf.model.translator_vaswani import DEFAULT_SEARCH
 from vaswani_hf.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -299,6 +301,13 @@ def test_translate_has_every_option_of_a_translation():
     assert len(declared) >= 18
     for field in declared:
         assert found[field.name].description.startswith(field.metadata["help"])
+
+
+@pytest.mark.parametrize("options", [TranslateOptions, CertifyOptions])
+def test_the_help_names_the_default_number_of_beams(options):
+    description = options.command_line()["num_beams"].description
+    default = f"by default the number in generation_config.json of the checkpoint, or {DEFAULT_SEARCH['num_beams']} if"
+    assert default in " ".join(description.split())
 
 
 @pytest.fixture

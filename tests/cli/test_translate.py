@@ -162,6 +162,13 @@ def test_streams_show_words_as_they_come_and_long_texts_keep_their_lines(transla
     assert len([part for part in shown if part.strip()]) >= 5
 
 
+def test_a_stream_has_the_spaces_after_sentences_without_white_space(translate, shown):
+    text = "eins nein。eins der。😀！nein"
+    expected = translate("--text", text, "--split_sentences", "--num_beams", 1)[1]
+    assert translate("--text", text, "--split_sentences", "--stream")[0] == 0
+    assert "".join(shown) == expected
+
+
 def test_a_seed_draws_the_same_shown_as_it_comes_or_in_processes(translate, monkeypatch):
     stdin = "die Straße nein\n\nja? Öl der eins\nzwei, nein ja?\n".encode() * 2
     argv = ("--do_sample", "--num_beams", "1", "--temperature", "3")

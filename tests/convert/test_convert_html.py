@@ -388,6 +388,7 @@ def test_long_texts_are_translated_sentence_by_sentence(make_checkpoint, tag):
         f" {tag}one ",
         " \n",
         tag,
+        f"{tag.strip()}one two。😀！Three。four。 five",
     ]
     options = {"split_sentences": True, "num_return_sequences": 2, "max_new_tokens": 8}
     phrases = ["fünf zwei", "Five"]

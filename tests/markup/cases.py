@@ -153,6 +153,9 @@ html | <p>&nbsp;one&nbsp; &mdash; two&nbsp;</p> | <p>&nbsp;ONE&nbsp; &mdash; TWO
 html | <p>one&nbsp;<b>two</b></p> | <p>ONE&nbsp;<b>TWO</b></p>
 html | <p>“one” &ldquo;two”</p> | <p>“ONE” “TWO”</p>
 html | <img alt="one&nbsp;two &quot;three&quot;"> | <img alt="ONE&nbsp;TWO &quot;THREE&quot;">
+html | <img alt="&nbsp; one&nbsp;"> | <img alt="&nbsp; ONE&nbsp;">
+html | <p>&emsp;one&nbsp;&emsp;</p> | <p>&emsp;ONE&nbsp;&emsp;</p>
+html | <p>x&nbsp;R&amp;D&nbsp;y one</p> | <p>X&nbsp;R&amp;D&nbsp;Y ONE</p>
 markdown | one **two** three | ONE **TWO** THREE
 markdown | one <img src="x" class="notranslate"> two | ONE <img src="x" class="notranslate"> TWO
 markdown | # one # | # ONE #
@@ -231,6 +234,10 @@ markdown | one <kbd>Ctrl</kbd> two <code>three *four*</code> | ONE <kbd>Ctrl</kb
 markdown | one <span translate="no">two <span>three</span> four</span> five | ONE <span translate="no">two <span>three</span> four</span> FIVE
 markdown | one <kbd>two three | ONE <kbd>two three
 markdown | one&nbsp;two &hellip; three | ONE&nbsp;TWO &hellip; THREE
+markdown | &nbsp;&nbsp;one two &nbsp; | &nbsp;&nbsp;ONE TWO &nbsp;
+markdown | &emsp;*one*&nbsp;&nbsp; | &emsp;*ONE*&nbsp;&nbsp;
+markdown | - [ ] &nbsp;&nbsp;one&nbsp; | - [ ] &nbsp;&nbsp;ONE&nbsp;
+markdown | > &nbsp;⏎> one⏎>   two&#160; | > &nbsp;⏎> ONE TWO&#160;
 markdown | one <%= y %> {a_b} {{ c_d }} | ONE <%= y %> {a_b} {{ c_d }}
 markdown | {% if a_b %}one{% endif %} <?php x ?> two | {% if a_b %}ONE{% endif %} <?php x ?> TWO
 markdown | ---⏎⏎[one] two⏎⏎---⏎⏎[one]: x | ---⏎⏎[ONE][one] TWO⏎⏎---⏎⏎[one]: x

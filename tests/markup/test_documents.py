@@ -86,6 +86,22 @@ def test_a_lost_placeholder_is_separated_from_words():
     assert found == "Zwei eins %s."
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("one {x}https://a.b two {x}https://a.b", "ONE {x}https://a.b TWO {x}https://a.b"),
+        ("{x}https://a.b one {x}https://a.b.", "{x}https://a.b ONE {x}https://a.b."),
+        ("one &copy;{a}{b} two", "ONE &copy;{a}{b} TWO"),
+        ("one %shttps://a.b two %(n)dhttps://a.b/%s.", "ONE %shttps://a.b TWO %(n)dhttps://a.b/%s."),
+    ],
+)
+def test_lost_placeholders_without_space_between_them_stay_together(source, expected):
+    def translate(sentences):
+        return [Translation(text.upper(), alignment=monotone(text)) for text in sentences]
+
+    assert translate_markup(source, "html", translate) == expected
+
+
 def test_an_invented_placeholder_is_removed():
     found = translate_markup(
         "one two", "html", lambda _: [Translation("EINS %s {x} ZWEI", alignment="0-0 1-3")]

@@ -40,6 +40,18 @@ def test_an_export_is_pushed_as_a_repository_of_its_own(hub, base, tmp_path, vas
     assert again[1].startswith("nothing has changed since ")
 
 
+def test_an_export_has_the_licence_file_of_the_checkpoint(hub, base, tmp_path, vaswani):
+    _, base_model = base
+    text = hub.repository(base_model).files()["LICENSE"]
+    assert b"cc-by-4.0" in text
+    output = tmp_path / "marian"
+    export(base_model, output, "marian")
+    assert (output / "LICENSE").read_bytes() == text
+    name = f"{base_model}-marian"
+    assert vaswani("push", output, name, "--base_model", base_model)[0] == 0
+    assert hub.repository(name).files()["LICENSE"] == text
+
+
 def test_the_card_in_an_exported_folder_is_kept(hub, base, tmp_path, vaswani):
     folder, base_model = base
     output = tmp_path / "marian"

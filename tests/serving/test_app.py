@@ -382,8 +382,10 @@ def test_a_client_cannot_choose_the_language_by_a_tag(serve):
         assert answer["translatedText"] != obeying
 
 
-def test_stream(client, copier):
-    text = " der Hund läuft. zwei nein\nÖl "
+@pytest.mark.parametrize(
+    "text", [" der Hund läuft. zwei nein\nÖl ", "ja? nein。eins der。zwei nein。", "ja。😀！nein。😀"]
+)
+def test_stream(client, copier, text):
     with client.stream("POST", "/v1/translations", json={"text": text, "stream": True}) as answer:
         assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
         *parts, last = events_of(answer)

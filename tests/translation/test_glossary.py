@@ -37,6 +37,23 @@ def test_terms_match_words_and_their_inflections(glossary, text, phrases):
     assert read_glossary(path).phrases(text) == phrases
 
 
+@pytest.mark.parametrize(
+    ("text", "phrases"),
+    [
+        ("two Houses", ["Häuser"]),
+        ("a house", ["Haus"]),
+        ("an old house", ["Altes", "Haus"]),
+        ("the green houses", ["Gewächshäuser"]),
+        ("the green housed", ["Gewächshaus"]),
+        ("housing", ["Haus"]),
+    ],
+)
+def test_a_term_that_equals_a_word_precedes_a_term_that_matches_an_inflected_word(glossary, text, phrases):
+    lines = ["house\tHaus", "olds\tAlt", "old\tAltes", "green house\tGewächshaus", "houses\tHäuser"]
+    path = glossary("\n".join([*lines, "green houses\tGewächshäuser"]))
+    assert read_glossary(path).phrases(text) == phrases
+
+
 def test_a_match_examines_only_terms_with_the_same_first_word(glossary, monkeypatch):
     others = "".join(f"{chr(97 + i)}{chr(97 + k)}word\tx\n" for i in range(26) for k in range(26))
     terms = read_glossary(glossary(f"{others}old house\tHaus\n"))

@@ -269,6 +269,23 @@ def test_parts_are_joined():
     assert join_translations(unscored, ["", " ", ""]) == Translation("a b", token_ids=[5, 6])
 
 
+def test_parts_without_white_space_between_them_share_a_word():
+    parts = [
+        Translation(
+            "a b。", -1.0, token_log_probs=[], words=[Word("a", 0.5), Word("b。", 0.8)], alignment="0-0 1-1"
+        ),
+        Translation("", -1.0, token_log_probs=[], words=[], alignment=""),
+        Translation("c。", -1.0, token_log_probs=[], words=[Word("c。", 0.5)], alignment="1-0"),
+        Translation(
+            "d e", -1.0, token_log_probs=[], words=[Word("d", 0.1), Word("e", 0.9)], alignment="2-0 3-1"
+        ),
+    ]
+    joined = join_translations(parts, ["", "", "", "😀！", ""])
+    assert joined.text == "a b。c。😀！d e"
+    assert joined.words == [Word("a", 0.5), Word("b。c。😀！d", pytest.approx(0.04)), Word("e", 0.9)]
+    assert joined.alignment == "0-0 1-1 2-1 3-2"
+
+
 def slow_word_indices(token_ids, tokenizer):
     """Compute `target_word_indices` in a slow way: decode every beginning of the text completely."""
     text, special = tokenizer.decode(token_ids, skip_special_tokens=True), set(tokenizer.all_special_ids)

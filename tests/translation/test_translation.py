@@ -227,6 +227,20 @@ def test_the_word_indices_of_a_text_count_the_words_of_copied_sentences(translat
     assert len(constrained.segments) == 4
 
 
+@pytest.mark.parametrize("tag", ["", ">>en<< ", ">>en<<"])
+def test_sentences_without_white_space_between_them_share_a_word(translator, tag):
+    tokenizer = tiny_tokenizer(["one two three four five。"] * 2, 290, tags=(">>en<<",))
+    tagged = Translator(translator.model, tokenizer, tokenizer)
+    text = f"{tag}One two。😀！three four。five。 one"
+    options = TranslationOptions(split_sentences=True, return_alignments=True)
+    (layout,) = tagged.layouts([Request(text)], [1], options)
+    assert len(layout.segments) == 4
+    words = [{word for word in segment.words if word >= 0} for segment in layout.segments]
+    first = int(tag.endswith(" "))
+    tag_word = {0} if tag else set()
+    assert words == [{first, first + 1} | tag_word, {first + 1, first + 2}, {first + 2}, {first + 3}]
+
+
 def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):
     request = Request("ja?\neins zwei, drei! Öl", "Mr.", ("Straße", "Öl"))
     ((segments, _),) = copier.layouts([request], [1], TranslationOptions(split_sentences=True))

@@ -25,6 +25,7 @@ from .files import (
     CTRANSLATE2_KEY,
     GENERATION_FILE,
     INDEX_FILE,
+    LICENSE_FILE,
     RECIPE_FILE,
     DamagedFileError,
     checkpoints_in,
@@ -65,7 +66,7 @@ def checkpoint_folder(
     *,
     option: str = "model",
     revision: str | None = None,
-    files: Iterable[str] = (*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE, CALIBRATION_FILE),
+    files: Iterable[str] = (*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE, CALIBRATION_FILE, LICENSE_FILE),
     **hub_kwargs: Any,
 ) -> Path:
     """Return the folder of a checkpoint. Download user/name or user/name@revision from the Hub first.

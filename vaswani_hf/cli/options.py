@@ -165,6 +165,12 @@ class _CheckedOptions(Options):
         return {name: value for name, value in values.items() if value is not None}
 
 
+# The default of the option in the help, if the default is not only the value in the checkpoint.
+_OTHER_DEFAULTS = {
+    "num_beams": "the number in generation_config.json of the checkpoint, or 4 if the file has no number"
+}
+
+
 def translation_options(*names: str) -> Any:
     """Create an options class whose fields are the translation options with the given names. If no names are
     given, the class has all translation options.
@@ -185,7 +191,7 @@ def translation_options(*names: str) -> Any:
             # The default of each search option is None, so that the command uses the value in the generation
             # config of the checkpoint.
             default = None
-            description += "; by default the value in the checkpoint"
+            description += f"; by default {_OTHER_DEFAULTS.get(name, 'the value in the checkpoint')}"
         option = on_command_line(
             default,
             gt=rule.above,

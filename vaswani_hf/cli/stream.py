@@ -11,6 +11,7 @@ from transformers import TextStreamer
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.line_results_vaswani import results_of_lines
 from ..model.requests_vaswani import InvalidInput, Request, unwrap
+from ..model.text_rules_vaswani import separator_after
 from .lines import CountedRequests, report_bad_lines
 from .output import standard_output
 
@@ -56,7 +57,10 @@ def _stream_one(
     if chosen.seed is not None:
         translator.backend.seed(chosen.seed + number)
     _show(layout.separators[0])
-    for segment, separator in zip(layout.segments, layout.separators[1:], strict=True):
-        translator.backend.search([segment], streamer=streamer, **{**chosen.generate, "num_beams": 1})
-        _show(separator)
+    for index, segment in enumerate(layout.segments):
+        ((hypothesis,),) = translator.backend.search(
+            [segment], streamer=streamer, **{**chosen.generate, "num_beams": 1}
+        )
+        sentence = translator.segment_search.decode(hypothesis, segment, chosen)
+        _show(separator_after(index, sentence, layout.separators))
     return ""

@@ -4,13 +4,21 @@ entry to the table `EXPORT_FORMATS`.
 
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from ..checkpoint.files import RECIPE_FILE, TOKENIZER_FILES, new_folder, recipe_file, write_whole
+from ..checkpoint.files import (
+    LICENSE_FILE,
+    RECIPE_FILE,
+    TOKENIZER_FILES,
+    new_folder,
+    recipe_file,
+    write_whole,
+)
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import Tokenizers, load_tokenizers
 from ..model.errors_vaswani import InvalidValueError
@@ -86,6 +94,8 @@ def export(
         checkpoint = load_checkpoint(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
         entry.expressible.refuse_others(checkpoint.model.config)
         compared = write_model(entry, checkpoint, folder, quantization)
+        if (checkpoint.folder / LICENSE_FILE).is_file():
+            shutil.copyfile(checkpoint.folder / LICENSE_FILE, folder / LICENSE_FILE)
         if entry.describe is not None and data is not None:
             entry.describe(folder, Path(os.path.abspath(output)).name, data)
         return compared

@@ -25,8 +25,6 @@ _OPAQUE = frozenset(
 )
 _TRANSLATED_ATTRIBUTES = frozenset(("alt", "title", "placeholder", "aria-label"))
 _ATTRIBUTE = re.compile(r"""[\s/]+([^\s/>=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?""")
-_SPACE_REFERENCES = ("&nbsp;", "&#160;", "&#xa0;", "&#xA0;")
-_SPACE = re.compile(rf"(?:\s|{'|'.join(_SPACE_REFERENCES)})*")
 _REFERENCE = re.compile(r"&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")
 _ATOM = re.compile(
     f"(?P<statement>{STATEMENT.pattern})|{PLACEHOLDER.pattern}|(?P<reference>{_REFERENCE.pattern})",
@@ -180,8 +178,7 @@ class _Reader(HTMLParser):
                     if match[2] and match[1].lower() in _TRANSLATED_ATTRIBUTES:
                         parts += [raw[end : match.start(2)], '"']
                         value = match[2].strip(match[2][0]) if match[2][0] in "\"'" else match[2]
-                        pieces = text_pieces(value)
-                        parts += [Passage(pieces, _escape_function(pieces, quotes="\"'")), '"']
+                        parts += [*_passage_parts(text_pieces(value), quotes="\"'"), '"']
                         end = match.end()
             parts.append(raw[end:])
         return parts
@@ -199,9 +196,9 @@ class _Reader(HTMLParser):
             elif name in _INLINE:
                 pieces.append(Piece("atom" if kind == "single" else kind, raw, name=name))  # type: ignore[arg-type]
             else:
-                parts += [*_stripped(pieces), raw]
+                parts += [*_passage_parts(pieces), raw]
                 pieces = []
-        return parts + _stripped(pieces)
+        return parts + _passage_parts(pieces)
 
 
 def keeps_content(tag: str) -> bool:
@@ -238,32 +235,43 @@ def _escape_function(pieces: Sequence[Piece], quotes: str = "") -> Callable[[str
     return lambda text: text.translate(table)
 
 
-def _stripped(pieces: list[Piece]) -> list[str | Passage]:
-    """Return the white space before a passage, the passage without outer white space, and the space after."""
-    pieces = [*pieces]
+def _passage_parts(pieces: Sequence[Piece], quotes: str = "") -> list[str | Passage]:
+    """Return the white space before a passage, the passage, and the white space after the passage."""
+    before, inner, after = divide_outer_space(pieces)
+    return [before, Passage(inner, _escape_function(inner, quotes)), after]
+
+
+def divide_outer_space(pieces: Sequence[Piece]) -> tuple[str, list[Piece], str]:
+    """Return the source code of the white space before the pieces of a passage, the pieces without this white
+    space, and the source code of the white space after the pieces. The white space can contain character
+    references, such as `&nbsp;`.
+    """
+    inner = [*pieces]
     before = after = ""
-    if pieces and pieces[0].kind == "text":
-        raw = pieces[0].raw
-        before = _SPACE.match(raw)[0]  # type: ignore[index]
-        pieces[0] = _text_piece(raw.removeprefix(before))
-    if pieces and pieces[-1].kind == "text":
-        raw = pieces[-1].raw
-        end = _end_without_space(raw)
-        after = raw[end:]
-        pieces[-1] = _text_piece(raw[:end])
-    return [before, Passage(pieces, _escape_function(pieces)), after]
+    while inner and inner[0].kind == "text":
+        first = inner.pop(0)
+        start, _ = _visible_range(first.raw)
+        before += first.raw[:start]
+        if start < len(first.raw):
+            inner.insert(0, Piece("text", first.raw[start:], first.text.lstrip()))
+            break
+    while inner and inner[-1].kind == "text":
+        last = inner.pop()
+        _, end = _visible_range(last.raw)
+        after = last.raw[end:] + after
+        if end > 0:
+            inner.append(Piece("text", last.raw[:end], last.text.rstrip()))
+            break
+    return before, inner, after
 
 
-def _end_without_space(raw: str) -> int:
-    """Return the offset of the white space at the end of an HTML text."""
-    end = len(raw)
-    while True:
-        if raw[end - 1 : end].isspace():
-            end -= 1
-        elif raw.endswith(_SPACE_REFERENCES, 0, end):
-            end = raw.rindex("&", 0, end)
-        else:
-            return end
+def _visible_range(raw: str) -> tuple[int, int]:
+    """Return the offset of the first character of a text that is not white space, and the offset after the
+    last such character. Without such a character, the offsets are the length of the text, and 0.
+    """
+    characters = re.finditer(rf"{_REFERENCE.pattern}|.", raw, flags=re.DOTALL)
+    visible = [match.span() for match in characters if not unescape(match[0]).isspace()]
+    return (visible[0][0], visible[-1][1]) if visible else (len(raw), 0)
 
 
 def text_pieces(raw: str) -> list[Piece]:

@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .html import VOID, keeps_content, references_of, text_of_code, text_pieces, translate_html
+from .html import (
+    VOID,
+    divide_outer_space,
+    keeps_content,
+    references_of,
+    text_of_code,
+    text_pieces,
+    translate_html,
+)
 from .passages import Passage, Piece, TranslateSentences, translate_passages
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=\S).*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
@@ -26,13 +34,22 @@ _LINE_START = re.compile(r"(^|\n)([ \t]*)([#+=-]|\d+(?=[.)]))")
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block of a document, such as a paragraph or a table cell. `place` has a tuple (line number, first
-    column, column after the last character) for each line of the block.
+    """A block of a document, such as a paragraph or the cell of a table.
+
+    Attributes:
+        content (str): The source code of the block.
+        place (list): A tuple (line number, first column, column after the last character) for each line of
+            the block.
+        before (str): The check box of a task, and the white space before the text, such as `&nbsp;`.
+        pieces (list): The texts, unchangeable parts and tags of the block.
+        after (str): The white space after the text.
     """
 
     content: str
     place: list[tuple[int, int, int]]
+    before: str
     pieces: list[Piece]
+    after: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +69,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     """Return the translation of a Markdown document."""
     parser = _parser()
     front_matter = _FRONT_MATTER.match(text)
-    before = front_matter[0] if front_matter else ""
-    lines = text[len(before) :].split("\n")
+    metadata = front_matter[0] if front_matter else ""
+    lines = text[len(metadata) :].split("\n")
     blocks: list[_Block] = []
     edits: list[_Edit] = []
     # The line and the column at which the previous block ends. Without `cursor`, the search would find the
@@ -76,19 +93,22 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
             continue
         if pieces is None:
             continue
-        if task := _TASK.match(token.content):
-            pieces = [Piece("break", task[0]), *_after(pieces, len(task[0]))]
+        task = _TASK.match(token.content)
+        check_box = task[0] if task else ""
+        pieces = _with_kept_elements(_after(pieces, len(check_box)))
+        before, pieces, after = divide_outer_space(pieces)
         cursor = place[-1][0], place[-1][2]
-        blocks.append(_Block(token.content, place, _with_kept_elements(pieces)))
+        blocks.append(_Block(token.content, place, check_box + before, pieces, after))
     passages = [Passage(block.pieces, _escape_function(block.pieces)) for block in blocks]
     for block, translation in zip(blocks, translate_passages(passages, translate), strict=True):
         if translation == "".join(piece.raw for piece in block.pieces):
             # No sentence of the block is translated.
             continue
-        translation = _LINE_START.sub(_escaped_line_start, translation.strip())
+        translation = f"{block.before}{translation.strip()}{block.after}"
+        translation = _LINE_START.sub(_escaped_line_start, translation)
         if _has_equal_markup(parser, block.content, translation, definitions):
             edits.append(_edit_of_block(block, lines, translation))
-    return before + "\n".join(_edited(lines, edits))
+    return metadata + "\n".join(_edited(lines, edits))
 
 
 def _edits_of_html_block(token: Any, lines: Sequence[str], translate: TranslateSentences) -> list[_Edit]:

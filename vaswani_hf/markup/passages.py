@@ -167,7 +167,7 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
     sentences = [_Sentence()]
     # The white space after the last text.
     separator = ""
-    pieces = _with_glued_tags_divided(_with_whole_words(passage.pieces))
+    pieces = _with_glued_tags_divided(_with_whole_words(passage))
     for is_break, group in groupby(pieces, lambda piece: piece.kind == "break"):
         run = list(group)
         if is_break:
@@ -202,23 +202,24 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
     return sentences
 
 
-def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
-    """Extend an atom inside a word, such as "&amp;" in "R&amp;D", to the whole word."""
+def _with_whole_words(passage: Passage) -> list[Piece]:
+    """If an unchangeable part is inside a word, such as "&amp;" in "R&amp;D", extend the unchangeable part to
+    the whole word.
+    """
     found: list[Piece] = []
-    following = deque(pieces)
+    following = deque(passage.pieces)
     while following:
         piece = following.popleft()
         if piece.kind == "atom" and piece.text and found and following:
             last, after = found[-1], following[0]
             are_texts = last.kind == after.kind == "text"
             if are_texts and last.text[-1:].isalnum() and after.text[:1].isalnum():
-                text = re.split(r"\s", last.text)[-1]
-                raw = re.split(r"\s", last.raw)[-1]
+                start = re.split(r"\s", last.text)[-1]
                 end = re.split(r"\s", after.text)[0]
-                end_raw = re.split(r"\s", after.raw)[0]
-                found[-1] = Piece("text", last.raw.removesuffix(raw), last.text.removesuffix(text))
-                piece = Piece("atom", raw + piece.raw + end_raw, text + piece.text + end)
-                following[0] = Piece("text", after.raw.removeprefix(end_raw), after.text.removeprefix(end))
+                found[-1] = Piece("text", text=last.text.removesuffix(start))
+                raw = passage.escape(start) + piece.raw + passage.escape(end)
+                piece = Piece("atom", raw, start + piece.text + end)
+                following[0] = Piece("text", text=after.text.removeprefix(end))
         found.append(piece)
     return found
 

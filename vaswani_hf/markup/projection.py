@@ -284,6 +284,8 @@ class _Writer:
         # The number of units whose preceding white space is written. Tags can be between the white space and
         # the unit.
         self._num_spaced = 0
+        # The last written node. None after a unit.
+        self._last_node: Node | None = None
 
     def write(self) -> str:
         """Write the whole passage, and return the text."""
@@ -300,6 +302,7 @@ class _Writer:
             self._parts.append(before)
             self._write_node(child)
             self._parts.append(after)
+            self._last_node = child
             position = child.end
         self._write_units(position, node.end)
         self._parts.append(node.closing)
@@ -309,6 +312,7 @@ class _Writer:
             self._parts.append(self._take_space(i))
             unit = self._target[i]
             self._parts.append(unit.raw or self._escape(unit.text))
+            self._last_node = None
 
     def _take_space(self, i: int) -> str:
         """Return the space before unit `i` if this space is the next space to write, else an empty string."""
@@ -334,12 +338,22 @@ class _Writer:
         if node.start == 0 and not node.before and self._target and self._target[0].space:
             # The node begins the passage. The space of the first word comes after the node.
             return "", ""
-        if node.before.strip() and self._is_aligned(node.start - 1, node.source_start - 1):
-            # The source text has no space between the previous unit and the node.
-            return "", ""
+        is_after_unit = self._is_aligned(node.start - 1, node.source_start - 1)
+        if node.before.strip() and (is_after_unit or self._is_after_atom(node)):
+            # Write no space before the node, because the source text has no space between the previous unit
+            # (such as a word) or unchangeable part and the node.
+            is_next_spaced = node.start < self._num_spaced
+            return "", self._space_after(node) if is_next_spaced else ""
         before = self._space_before(node)
         after = self._space_after(node)
         return before, after
+
+    def _is_after_atom(self, node: Node) -> bool:
+        """Return True if the last written part is an unchangeable part, and no unit of the source is between
+        the unchangeable part and the node.
+        """
+        last = self._last_node
+        return last is not None and last.kind == "atom" and last.source_start == node.source_start
 
     def _space_before(self, node: Node) -> str:
         """Return the space before a node without words, which does not belong to the previous word."""

@@ -62,8 +62,7 @@ class Segment:
 
 class Layout(NamedTuple):
     """The N segments of a text, and the N + 1 separators before, between and after the translations of the
-    segments. The translation of the text is `separators[0] + translation[0] + separators[1] + … +
-    separators[N]`.
+    segments. `join_sentences` of text_rules_vaswani joins the translations and the separators.
     """
 
     segments: list[Segment]

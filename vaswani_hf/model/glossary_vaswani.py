@@ -6,7 +6,9 @@ translation must contain the matching words of the source text unchanged.
 
 A term matches regardless of upper and lower case. A term also matches inflected words: "house" matches
 "houses", and "city" matches "cities". An inflected word must share at least the first three letters with the
-term, and may differ only in an ending of the list `_ENDINGS`.
+term, and may differ only in an ending of the list `_ENDINGS`. If several terms match the same words of a text,
+the term with the most words is used; among equally long terms, a term that equals the words of the text, except
+for upper and lower case, precedes a term that matches inflected words.
 
 This file is saved with every checkpoint because the translator reads glossaries with this file.
 """
@@ -34,12 +36,19 @@ class Term:
 
 
 class Glossary:
-    """Finds the terms of a glossary in texts. If two terms of equal length match, the first is used."""
+    """Finds the terms of a glossary in texts.
+
+    The terms are in a dict with the stems of the first word of each term as keys. Therefore the time for a
+    text does not depend on the number of terms in the glossary that begin with other words.
+
+    Args:
+        terms (Iterable): The terms. If two equally long terms match the same words of a text, and both terms or
+            neither of them equal the words, the first term is used.
+    """
 
     def __init__(self, terms: Iterable[Term]):
-        self._terms = sorted(terms, key=lambda term: -len(term.words))
-        # Maps each stem to the indices of the terms whose first word has the stem. The time for a text does
-        # not depend on the number of terms with other first words.
+        self._terms = list(terms)
+        # Maps each stem to the indices of the terms whose first word has the stem.
         self._terms_of_stem: dict[str, list[int]] = {}
         for number, term in enumerate(self._terms):
             for stem in _stems(term.words[0]):
@@ -60,7 +69,9 @@ class Glossary:
         return list(dict.fromkeys(phrase for _, phrase in sorted(found)))
 
     def _find(self, words: Sequence[str]) -> list[tuple[int, int]]:
-        """Return the index of each matching term and of the first word of its match, longest terms first."""
+        """Return the index of each term that matches, and the index of the first word of the match. Terms
+        with more words come first. Among equally long terms, terms that equal the words of the text come first.
+        """
         stems = [_stems(word) for word in words]
         found = set()
         for start, of_word in enumerate(stems):
@@ -70,7 +81,14 @@ class Glossary:
                     following = stems[start + 1 : start + 1 + len(others)]
                     if len(following) == len(others) and not any(map(_stems_differ, others, following)):
                         found.add((number, start))
-        return sorted(found)
+
+        def precedence(match: tuple[int, int]) -> tuple[int, bool, int, int]:
+            number, start = match
+            term_words = self._terms[number].words
+            is_inflected = tuple(words[start : start + len(term_words)]) != term_words
+            return -len(term_words), is_inflected, number, start
+
+        return sorted(found, key=precedence)
 
 
 def _stems(word: str) -> set[str]:

@@ -36,6 +36,11 @@ class SegmentTokenizer:
         tag = TAG.match(text)
         return tag[0] if tag and tag[0] in self.tags else ""
 
+    def start_of(self, text: str) -> int:
+        """Return the position at which the text after the tag begins, or 0 for a text without a tag."""
+        tag = self.tag_of(text.lstrip())
+        return len(text) - len(text.lstrip().removeprefix(tag).lstrip()) if tag else 0
+
     def with_tag(self, text: str, language: str | None) -> str:
         """Put the tag of a target language before the text. Return the text unchanged if the language is
         None, if the tokenizer has no tags, or if the text already begins with a tag.
@@ -109,15 +114,21 @@ class SegmentTokenizer:
     def shift_word_indices(self, segments: list[Segment], separators: list[str], text: str) -> None:
         """Change the word indices in the sentences of a text, so that the indices count from the beginning of
         the text. A language tag that the translator has added to a sentence gets the word index -1.
+
+        White space separates the words of the text. Without white space between two sentences, the last word
+        of the first sentence and the first word of the second sentence are one word.
         """
-        has_tag = bool(self.tag_of(text.lstrip()))
-        num_words = int(has_tag)
-        for number, (segment, separator) in enumerate(zip(segments, separators[:-1], strict=True)):
-            num_words += len(separator.split())
-            begins_with_tag = segment.token_ids[0] in self.tags.values()
-            shift = num_words - begins_with_tag
+        starts = []
+        position = self.start_of(text)
+        for segment, separator in zip(segments, separators[:-1], strict=True):
+            position += len(separator)
+            starts.append(position)
+            position += len(segment.text) - self.start_of(segment.text)
+        has_tag = self.start_of(text) > 0
+        for number, (segment, first_word) in enumerate(zip(segments, words_at(text, starts), strict=True)):
+            start = self.start_of(segment.text)
+            shift = first_word - words_at(segment.text, [start])[0]
             tag_word = segment.words[:1] if has_tag and number == 0 else [-1]
             segment.words = [word + shift if word >= 0 else -1 for word in segment.words]
-            if begins_with_tag and segment.words:
+            if start and segment.words:
                 segment.words[:1] = tag_word
-            num_words = shift + len(segment.text.split())

@@ -98,8 +98,7 @@ class Segmenter:
         and sentences that are copied.
         """
         stripped = request.text.strip()
-        given_tag = self.tokenizer.tag_of(stripped)
-        untagged = request.text.lstrip().removeprefix(given_tag).lstrip() if given_tag else request.text
+        untagged = request.text[self.tokenizer.start_of(request.text) :]
         is_blank = not untagged.strip()
         if is_blank or not (request.is_constrained or has_words(untagged)):
             return [], [untagged if options.split_sentences else untagged.strip()]

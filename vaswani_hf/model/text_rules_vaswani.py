@@ -147,19 +147,25 @@ def copy_symbols(sentences: list[str], separators: list[str]) -> tuple[list[str]
 
 
 def join_sentences(sentences: list[str], separators: list[str]) -> str:
-    """Join N sentences and N + 1 separators to a text. The inverse of `split_sentences`.
-
-    If no white space follows a sentence inside the text, `join_sentences` adds a space, unless the sentence
-    ends with a Chinese or Japanese full stop.
-    """
+    """Join N translated sentences and N + 1 separators to a text."""
     text = separators[0]
-    for number, (sentence, separator) in enumerate(zip(sentences, separators[1:], strict=True), 1):
-        is_last = number == len(sentences) and not separator
-        is_glued = not is_last and not separator[:1].isspace()
-        ends_wide = sentence.rstrip(WIDE_CLOSING).endswith(tuple(WIDE_STOPS))
-        space = " " if is_glued and sentence and not ends_wide else ""
-        text += sentence + space + separator
+    for number, sentence in enumerate(sentences):
+        text += sentence + separator_after(number, sentence, separators)
     return text
+
+
+def separator_after(number: int, sentence: str, separators: list[str]) -> str:
+    """Return the text between the translated sentence with the index `number` and the next sentence.
+
+    The text is the separator after the sentence. If no white space follows the sentence inside the text,
+    `separator_after` adds a space, unless the sentence ends with a Chinese or Japanese full stop.
+    """
+    separator = separators[number + 1]
+    is_end = not separator and number + 2 == len(separators)
+    is_glued = not is_end and not separator[:1].isspace()
+    ends_wide = sentence.rstrip(WIDE_CLOSING).endswith(tuple(WIDE_STOPS))
+    space = " " if is_glued and sentence and not ends_wide else ""
+    return space + separator
 
 
 def _split_line(line: str) -> list[tuple[str, str]]:

@@ -24,10 +24,12 @@ from .search_strategies_vaswani import coverage_score, penalized_score
 from .text_rules_vaswani import (
     align_words,
     join_sentences,
+    separator_after,
     shift_alignment,
     target_word_indices,
     to_pharaoh,
     token_texts,
+    words_at,
 )
 
 T = TypeVar("T")
@@ -80,7 +82,8 @@ class Translation:
         words (list): The words of the translation, each a `Word`. White space separates words.
         alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". A pair "i-j" aligns source
             word i with target word j, counted from 0. Each target word is aligned with the source word that
-            receives the most attention from the target word.
+            receives the most attention from the target word. If no white space separates two translated
+            sentences, a word can belong to both sentences, and can have a pair for each of them.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why there is no translation: the text is invalid, or the confidence is below
@@ -230,6 +233,7 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
     if any(part.score is None for part in parts):
         return joined
     log_probs = _concatenated(part.token_log_probs for part in parts)
+    words, first_words = _joined_words(parts, separators)
     return replace(
         joined,
         score=math.fsum(part.score or 0.0 for part in parts),
@@ -237,8 +241,8 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
         confidence=math.exp(math.fsum(log_probs) / max(1, len(log_probs))),
         tokens=_concatenated(part.tokens for part in parts),
         token_log_probs=log_probs,
-        words=_joined_words(parts, separators),
-        alignment=_joined_alignment(parts, separators),
+        words=words,
+        alignment=_joined_alignment(parts, first_words),
     )
 
 
@@ -246,25 +250,37 @@ def _concatenated(lists: Iterable[list[T] | None]) -> list[T]:
     return list(chain.from_iterable(one or [] for one in lists))
 
 
-def _joined_words(parts: Sequence[Translation], separators: list[str]) -> list[Word]:
-    copied = [[Word(word, 1.0) for word in separator.split()] for separator in separators]
-    words = copied[0]
-    for part, following in zip(parts, copied[1:], strict=True):
-        words += [*(part.words or []), *following]
-    return words
+def _joined_words(parts: Sequence[Translation], separators: list[str]) -> tuple[list[Word], list[int]]:
+    """Return the words of the joined text, and for each part the index of its first word. White space
+    separates words. Without white space between two parts, the confidence of the word at the joint is the
+    product of the confidences of both parts of the word.
+    """
+    text = separators[0]
+    starts = []
+    for number, part in enumerate(parts):
+        starts.append(len(text))
+        of_part = " ".join(word.word for word in part.words or [])
+        text += of_part + separator_after(number, of_part, separators)
+    first_words = words_at(text, starts)
+    words = text.split()
+    confidences = [1.0] * len(words)
+    for part, first_word in zip(parts, first_words, strict=True):
+        for number, word in enumerate(part.words or [], first_word):
+            confidences[number] *= word.confidence
+    return list(map(Word, words, confidences)), first_words
 
 
-def _joined_alignment(parts: Sequence[Translation], separators: list[str]) -> str | None:
-    """Return the alignment of a text that was translated in parts, or None if a part has no alignment."""
-    alignments = []
-    num_words = 0
-    for part, separator in zip(parts, separators[:-1], strict=True):
+def _joined_alignment(parts: Sequence[Translation], first_words: Sequence[int]) -> str | None:
+    """Return the alignment of a text that was translated in parts, or None if a part has no alignment.
+    `first_words` contains for each part the index of its first word in the joined text.
+    """
+    pairs: list[str] = []
+    for part, first_word in zip(parts, first_words, strict=True):
         if part.alignment is None:
             return None
-        num_words += len(separator.split())
-        alignments.append(shift_alignment(part.alignment, num_words))
-        num_words += len(part.words or [])
-    return " ".join(filter(None, alignments))
+        pairs += shift_alignment(part.alignment, first_word).split()
+    # Two sentences without white space between them can have the same source word and the same target word.
+    return " ".join(dict.fromkeys(pairs))
 
 
 def with_alternatives(translations: Sequence[Translation]) -> Translation:

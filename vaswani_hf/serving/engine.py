@@ -22,6 +22,7 @@ from transformers import TextStreamer
 from ..model.backend_vaswani import Layout, Segment
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import Request
+from ..model.text_rules_vaswani import separator_after
 from ..model.translations_vaswani import Translation
 from ..model.translator_vaswani import BaseTranslator
 from .limits import Limits
@@ -101,7 +102,8 @@ class Job:
         """
         self.translations[number] = translations
         if self.on_text is not None:
-            self.on_text(self.layouts[0].separators[number + 1])
+            separators = self.layouts[0].separators
+            self.on_text(separator_after(number, translations[0].text, separators))
         self.finish_if_complete()
 
     def result(self) -> list[list[Translation]]:

@@ -105,20 +105,26 @@ export class TextRules {
     return { sentences: kept, separators: around };
   }
 
-  // Join N sentences and N + 1 separators. If no white space follows a sentence inside the text, add a space,
-  // unless the sentence ends with a Chinese or Japanese full stop.
+  // Join N translated sentences and the N + 1 separators around the sentences.
   join(sentences, separators) {
     let text = separators[0];
     sentences.forEach((sentence, i) => {
-      const separator = separators[i + 1];
-      const isLast = i + 1 === sentences.length && !separator;
-      const isGlued = !isLast && stripLeft(separator.slice(0, 1)) === separator.slice(0, 1);
-      const last = stripEnd(sentence, this.rules.wide_closing).slice(-1);
-      const endsWide = last !== "" && this.rules.wide_stops.includes(last);
-      const space = isGlued && sentence && !endsWide ? " " : "";
-      text += sentence + space + separator;
+      text += sentence + this.separatorAfter(i, sentence, separators);
     });
     return text;
+  }
+
+  // Return the text between the translated sentence with the index `i` and the next sentence. If no white space
+  // follows the sentence inside the text, add a space before the separator, unless the sentence ends with a
+  // Chinese or Japanese full stop.
+  separatorAfter(i, sentence, separators) {
+    const separator = separators[i + 1];
+    const isEnd = !separator && i + 2 === separators.length;
+    const isGlued = !isEnd && stripLeft(separator.slice(0, 1)) === separator.slice(0, 1);
+    const last = stripEnd(sentence, this.rules.wide_closing).slice(-1);
+    const endsWide = last !== "" && this.rules.wide_stops.includes(last);
+    const space = isGlued && sentence && !endsWide ? " " : "";
+    return space + separator;
   }
 
   // Return the sentences of a line, each with the white space that follows the sentence.

@@ -14,7 +14,7 @@ import {
   tokensOf,
 } from "./search.mjs";
 import { TextRules } from "./text_rules.mjs";
-import { Tokenizer, splitWords, strip, stripLeft } from "./tokenizer.mjs";
+import { Tokenizer, splitWords, strip, stripLeft, wordsAt } from "./tokenizer.mjs";
 
 // Word alignments use the mean cross-attention of the last two decoder layers.
 const ALIGNMENT_LAYERS = 2;
@@ -128,18 +128,23 @@ export class Translator {
   layout(text, splitsSentences, isConstrained) {
     const tag = this.tagOf(strip(text));
     const { sentences, separators } = this.sentences(text, tag, splitsSentences, isConstrained);
+    let position = text.length - withoutTag(text, tag).length;
+    const starts = sentences.map((sentence, i) => {
+      const start = position + separators[i].length;
+      position = start + withoutTag(sentence, tag).length;
+      return start;
+    });
+    const firstWords = wordsAt(text, starts);
     const segments = [];
     const between = separators.slice(0, 1);
-    let numWords = tag ? 1 : 0;
     sentences.forEach((sentence, i) => {
       const { ids, words } = this.sourceTokenizer.encode(sentence);
-      numWords += splitWords(separators[i]).length;
-      const first = numWords - (tag ? 1 : 0);
-      const shifted = words.map((word) => (word >= 0 ? word + first : -1));
+      const start = sentence.length - withoutTag(sentence, tag).length;
+      const shift = firstWords[i] - wordsAt(sentence, [start])[0];
+      const shifted = words.map((word) => (word >= 0 ? word + shift : -1));
       if (tag) {
         shifted[0] = i === 0 ? words[0] : -1;
       }
-      numWords = first + splitWords(sentence).length;
       const pieces = this.cut({ text: sentence, ids, words: shifted });
       segments.push(...pieces);
       between.push(...Array(pieces.length - 1).fill(" "), separators[i + 1]);
@@ -151,7 +156,7 @@ export class Translator {
   // sentence. Unless the translation `isConstrained` by a target prefix or phrases, sentences without letters
   // and digits belong to the separators.
   sentences(text, tag, splitsSentences, isConstrained) {
-    const untagged = tag ? stripLeft(stripLeft(text).slice(tag.length)) : text;
+    const untagged = withoutTag(text, tag);
     const isBlank = strip(untagged) === "";
     if (isBlank || !(isConstrained || this.textRules.hasWords(untagged))) {
       return { sentences: [], separators: [splitsSentences ? untagged : strip(untagged)] };
@@ -395,6 +400,11 @@ class Job {
   }
 }
 
+// Return a text without the language tag at its beginning, and without the white space around the tag.
+function withoutTag(text, tag) {
+  return tag ? stripLeft(stripLeft(text).slice(tag.length)) : text;
+}
+
 // Return the words of a text that is copied instead of translated.
 function copiedWords(text) {
   return splitWords(text).map((word) => ({ word, confidence: 1 }));
@@ -410,12 +420,7 @@ function joined(translations, separators, textRules) {
   const sum = (name) => translations.reduce((total, part) => total + part[name], 0);
   const concatenated = (name) => translations.flatMap((part) => part[name]);
   const logProbs = concatenated("token_log_probs");
-  const words = copiedWords(separators[0]);
-  const alignment = translations.flatMap((part, i) => {
-    const numWords = words.length;
-    words.push(...part.words, ...copiedWords(separators[i + 1]));
-    return part.alignment.map(([source, target]) => [source, target + numWords]);
-  });
+  const { words, firstWords } = joinedWords(translations, separators, textRules);
   return {
     text: textRules.join(translations.map((part) => part.text), separators),
     score: sum("score"),
@@ -424,7 +429,7 @@ function joined(translations, separators, textRules) {
     tokens: concatenated("tokens"),
     token_log_probs: logProbs,
     words,
-    alignment,
+    alignment: joinedAlignment(translations, firstWords),
     token_ids: concatenated("token_ids"),
     unmet_phrases: translations.every((part) => part.unmet_phrases === null)
       ? null
@@ -432,8 +437,43 @@ function joined(translations, separators, textRules) {
   };
 }
 
-// Return the coverage of each source token: the sum of its attention over all target tokens. `weights` has
-// the cross-attention [H, S] of one layer for each target token. The heads are averaged.
+// Return the words of the joined text, and for each part the index of its first word. Without white space
+// between two parts, the confidence of the word at the joint is the product of the confidences of both parts of
+// the word.
+function joinedWords(parts, separators, textRules) {
+  let text = separators[0];
+  const starts = parts.map((part, i) => {
+    const start = text.length;
+    const ofPart = part.words.map(({ word }) => word).join(" ");
+    text += ofPart + textRules.separatorAfter(i, ofPart, separators);
+    return start;
+  });
+  const firstWords = wordsAt(text, starts);
+  const words = copiedWords(text);
+  parts.forEach((part, i) => {
+    part.words.forEach(({ confidence }, number) => {
+      words[firstWords[i] + number].confidence *= confidence;
+    });
+  });
+  return { words, firstWords };
+}
+
+// Return the alignment of a text that was translated in parts. Two sentences without white space between them can
+// have the same source word and the same target word: write such a pair once.
+function joinedAlignment(parts, firstWords) {
+  const pairs = new Map();
+  parts.forEach((part, i) => {
+    for (const [source, target] of part.alignment) {
+      const pair = [source, target + firstWords[i]];
+      pairs.set(pair.join("-"), pair);
+    }
+  });
+  return [...pairs.values()];
+}
+
+// Return the coverage of each source token: the sum of its attention weights over all target tokens.
+// `weights` contains the cross-attention weights [H, S] of one layer for each target token, and the heads are
+// averaged.
 function coverageOf(weights, numSourceTokens) {
   const coverage = new Float64Array(numSourceTokens);
   for (const ofToken of weights) {
