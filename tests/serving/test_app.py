@@ -123,7 +123,7 @@ def test_a_text_without_letters_has_the_fields_of_other_texts(client, asked):
         (
             {"q": "x", "min_confidence": 0.5},
             "`min_confidence` needs the calibration of the checkpoint, but there is no calibration.json; write the file "
-            "with `vaswani evaluate --calibration fit` on a validation set.",
+            "with `vaswani evaluate --calibration fit` on a validation set (for an exported model: before the export).",
         ),
     ],
     ids=str,
