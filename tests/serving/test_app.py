@@ -114,6 +114,8 @@ def test_a_text_without_letters_has_the_fields_of_other_texts(client, asked):
         ({"q": "x", "alternatives": 10}, "`alternatives` must be at most 9, but is 10."),
         ({"q": "x", "alternatives": -1}, "`alternatives` must be 0 or more, but is -1."),
         ({"q": "x", "alternatives": 1.5}, "`alternatives` must be an integer, but is 1.5."),
+        ({"q": "x", "alternatives": True}, "`alternatives` must be a number, but is true."),
+        ({"q": "x", "min_confidence": True}, "`min_confidence` must be a number, but is true."),
         ({"q": "x", "min_confidence": "high"}, "`min_confidence` must be a number, but is 'high'."),
         ({"q": "x", "format": "pdf"}, "`format` must be 'text' or 'html', but is 'pdf'."),
         (
@@ -222,6 +224,7 @@ def test_v1_constraints(client):
     [
         ({}, "`text` must be given, but is missing."),
         ({"text": "x", "scores": "yes"}, "`scores` must be true or false, but is 'yes'."),
+        ({"text": "x", "alternatives": True}, "`alternatives` must be an integer, but is true."),
         (
             {"text": "x", "targt_language": "de"},
             "`targt_language` is not a key, but has the value 'de'; the nearest key is `target_language`.",
