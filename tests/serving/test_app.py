@@ -1,5 +1,6 @@
 """The HTTP interface: LibreTranslate, `/v1/translations`, limits, and clients that misbehave."""
 
+import gzip
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -183,6 +184,30 @@ def test_the_page_needs_no_other_server(client):
     assert "//" not in page.replace("<!DOCTYPE html>", "")
     # Without this line, a browser requests /favicon.ico, and the console shows an error.
     assert '<link rel="icon" href="data:,">' in page
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/languages", "/frontend/settings", "/metrics"])
+def test_a_head_request_has_the_status_of_a_get_request_and_no_body(client, path):
+    answer = client.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == client.get(path).headers["content-type"]
+
+
+def test_the_description_for_openapi_causes_no_warning(client, recwarn):
+    assert client.get("/openapi.json").status_code == 200
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v1/translations", "/detect"])
+def test_a_compressed_body_is_refused_in_a_sentence(client, path):
+    body = gzip.compress(b'{"q": "eins", "source": "en", "target": "de"}')
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    answer = client.post(path, content=body, headers=headers)
+    message = (
+        "The body must not be compressed, but the header `Content-Encoding` is gzip; send the body without "
+        "compression."
+    )
+    assert (answer.status_code, answer.json()) == (415, {"error": message})
 
 
 def test_health_and_settings(client):
