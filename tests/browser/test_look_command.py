@@ -36,6 +36,18 @@ def test_look_writes_the_page_of_a_translation(look, word_checkpoint, word_trans
     assert explanation["model"] == word_checkpoint
 
 
+@pytest.mark.parametrize(("text", "number"), [("Eins two. Three one.", 2), ("Eins two.", 1)])
+def test_a_text_of_several_sentences_is_one_input(look, word_checkpoint, caplog, text, number):
+    code, _, _, page = look(word_checkpoint, "--text", text)
+    assert (code, explanation_in(page)["source_text"]) == (0, text)
+    warnings = [record.getMessage() for record in caplog.records if record.name == "vaswani_hf.cli.look"]
+    expected = (
+        "`--text` has 2 sentences, and the page explains the text as one input of the model. If the translation "
+        "lacks a sentence, write a page for each sentence."
+    )
+    assert warnings == ([expected] if number > 1 else [])
+
+
 def test_look_explains_a_given_translation(look, word_checkpoint):
     code, out, _, page = look(word_checkpoint, "--text", TEXT, "--target", "vier eins")
     assert (code, out) == (0, "vier eins\n")

@@ -18,7 +18,7 @@ def launched(monkeypatch):
     pages, addresses = [], []
 
     def launch_in_background(page, **options):
-        launched = launch(page, prevent_thread_lock=True, quiet=True, **options)
+        launched = launch(page, prevent_thread_lock=True, **options)
         pages.append(page)
         addresses.append(page.local_url)
         return launched

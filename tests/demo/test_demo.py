@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from vaswani_hf.cli import demo
+from vaswani_hf.cli import demo, main
 from vaswani_hf.demo.models import load_directions
 
 gradio = pytest.importorskip("gradio", reason="the extra `demo` is not installed")
@@ -44,6 +44,15 @@ def test_a_reader_translates_and_opens_the_attention(hub, vaswani, launched, bro
     page.wait_for_function("document.querySelectorAll('.attention iframe').length === 0")
     assert page.get_by_label("de → en").is_checked()
     assert page.locator("#text textarea").input_value() == "der Hund läuft"
+
+
+def test_the_command_prints_the_address_and_no_advice_of_gradio(launched, both_directions, capsys):
+    words = ["demo", str(both_directions[0]), "--port", "0", "--open_browser", "false"]
+    assert main(words) == 0
+    out, error = capsys.readouterr()
+    (address,) = launched
+    assert out == ""
+    assert f"vaswani starts a page at {address.rstrip('/')} (Ctrl-C ends the page)\n" in error
 
 
 def test_a_missing_library_and_a_model_twice_are_one_sentence(vaswani, copier_checkpoint, monkeypatch):

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from vaswani_hf.cli import main
 from vaswani_hf.evaluation.calibration import fit_calibration, reliability
 from vaswani_hf.model.translations_vaswani import Translation
 from vaswani_hf.translation.calibration import Calibration
@@ -29,7 +30,7 @@ def test_a_fitted_calibration_finds_the_probabilities_of_the_data():
 
 
 def test_a_calibration_is_written_checked_and_withholds_translations(
-    copier_checkpoint, copied_words, vaswani, tmp_path, monkeypatch
+    copier_checkpoint, copied_words, vaswani, tmp_path, capsys
 ):
     import shutil
 
@@ -71,6 +72,10 @@ def test_a_calibration_is_written_checked_and_withholds_translations(
     lines.write_text(f"{sources[0]}\n\n")
     words = ["translate", str(folder), "--input", str(lines), "--min_confidence"]
     assert vaswani(*words, "0.1")[1] == f"{sources[0]}\n\n"
+    assert main([*words, "0.95"]) == 1
+    out, error = capsys.readouterr()
+    assert out == "\n\n"
+    assert "vaswani: All lines that are not blank were skipped, 1 of 2; the first error: " in error
     # The translation of a blank line is empty, and its confidence is 1.
     (blank,) = translator.translate([" "], min_confidence=1.0)
     assert (blank.text, blank.error, blank.calibrated_confidence) == ("", None, 1.0)

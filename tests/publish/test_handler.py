@@ -61,6 +61,13 @@ def test_a_request_without_inputs_is_one_sentence(copier_checkpoint):
         handler({"parameters": {}})
 
 
+@pytest.mark.parametrize("request_data", [["eins"], "eins", None])
+def test_a_request_that_is_no_object_is_one_sentence(copier_checkpoint, request_data):
+    handler = EndpointHandler(copier_checkpoint)
+    with refused(f'A request must be a JSON object, such as {{"inputs": "…"}}, but is {request_data!r}.'):
+        handler(request_data)
+
+
 def test_a_handler_of_the_publisher_is_pushed_unchanged(tiny_checkpoint, tmp_path):
     folder = tiny_checkpoint()
     staged = tmp_path / "staged"

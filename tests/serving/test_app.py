@@ -1,5 +1,6 @@
 """The HTTP interface: LibreTranslate, `/v1/translations`, limits, and clients that misbehave."""
 
+import gzip
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,8 @@ def test_a_text_without_letters_has_the_fields_of_other_texts(client, asked):
         ({"q": "x", "alternatives": 10}, "`alternatives` must be at most 9, but is 10."),
         ({"q": "x", "alternatives": -1}, "`alternatives` must be 0 or more, but is -1."),
         ({"q": "x", "alternatives": 1.5}, "`alternatives` must be an integer, but is 1.5."),
+        ({"q": "x", "alternatives": True}, "`alternatives` must be a number, but is true."),
+        ({"q": "x", "min_confidence": True}, "`min_confidence` must be a number, but is true."),
         ({"q": "x", "min_confidence": "high"}, "`min_confidence` must be a number, but is 'high'."),
         ({"q": "x", "format": "pdf"}, "`format` must be 'text' or 'html', but is 'pdf'."),
         (
@@ -123,7 +126,7 @@ def test_a_text_without_letters_has_the_fields_of_other_texts(client, asked):
         (
             {"q": "x", "min_confidence": 0.5},
             "`min_confidence` needs the calibration of the checkpoint, but there is no calibration.json; write the file "
-            "with `vaswani evaluate --calibration fit` on a validation set.",
+            "with `vaswani evaluate --calibration fit` on a validation set (for an exported model: before the export).",
         ),
     ],
     ids=str,
@@ -183,6 +186,30 @@ def test_the_page_needs_no_other_server(client):
     assert '<link rel="icon" href="data:,">' in page
 
 
+@pytest.mark.parametrize("path", ["/", "/health", "/languages", "/frontend/settings", "/metrics"])
+def test_a_head_request_has_the_status_of_a_get_request_and_no_body(client, path):
+    answer = client.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == client.get(path).headers["content-type"]
+
+
+def test_the_description_for_openapi_causes_no_warning(client, recwarn):
+    assert client.get("/openapi.json").status_code == 200
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v1/translations", "/detect"])
+def test_a_compressed_body_is_refused_in_a_sentence(client, path):
+    body = gzip.compress(b'{"q": "eins", "source": "en", "target": "de"}')
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    answer = client.post(path, content=body, headers=headers)
+    message = (
+        "The body must not be compressed, but the header `Content-Encoding` is gzip; send the body without "
+        "compression."
+    )
+    assert (answer.status_code, answer.json()) == (415, {"error": message})
+
+
 def test_health_and_settings(client):
     assert client.get("/health").json() == {"status": "ok"}
     settings = client.get("/frontend/settings").json()
@@ -222,6 +249,7 @@ def test_v1_constraints(client):
     [
         ({}, "`text` must be given, but is missing."),
         ({"text": "x", "scores": "yes"}, "`scores` must be true or false, but is 'yes'."),
+        ({"text": "x", "alternatives": True}, "`alternatives` must be an integer, but is true."),
         (
             {"text": "x", "targt_language": "de"},
             "`targt_language` is not a key, but has the value 'de'; the nearest key is `target_language`.",

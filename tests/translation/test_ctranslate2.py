@@ -216,6 +216,21 @@ def test_a_damaged_folder_is_refused_in_a_sentence(folders, tmp_path, vaswani, f
     assert sentence in found and found.endswith((" again.", "holds no CTranslate2 model."))
 
 
+def test_the_export_keeps_the_calibration(folders, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(folders[0], checkpoint)
+    (checkpoint / "calibration.json").write_text('{"weights": [0.5, 1.0, 0.1, -0.2]}')
+    export(checkpoint, tmp_path / "exported", "ctranslate2")
+    texts = LINES[:1]
+    (expected,) = Translator.from_pretrained(str(checkpoint), "cpu").translate(texts, return_scores=True)
+    translator = load_ctranslate2_translator(tmp_path / "exported", "cpu")
+    (found,) = translator.translate(texts, return_scores=True)
+    assert 0.01 < found.calibrated_confidence < 0.99
+    assert found.calibrated_confidence == pytest.approx(expected.calibrated_confidence, abs=1e-4)
+    (withheld,) = translator.translate(texts, min_confidence=0.999)
+    assert withheld.error.endswith("is below 0.999")
+
+
 def test_files_of_two_exports_are_not_mixed(folders, tmp_path, vaswani):
     tokenizer = tiny_tokenizer(["six seven eight nine ten sechs sieben acht neun zehn"] * 4, 270)
     model = VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer)))

@@ -1,5 +1,6 @@
 """`vaswani demo`: opens a page in the browser on which people try one or several models."""
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -36,7 +37,7 @@ def run(options: DemoOptions) -> None:
             f"`vaswani demo` needs more libraries; install them with `{install_command('demo')}`."
         )
     from ..demo.models import load_directions
-    from ..serving.server import listening_socket
+    from ..serving.server import http_address, listening_socket
 
     # gradio opens the port itself. Open the port once before the models are loaded, so that an error about the
     # port is reported immediately.
@@ -46,6 +47,8 @@ def run(options: DemoOptions) -> None:
     # `load_directions` imports gradio after it has loaded the models.
     from ..demo.interface import launch
 
+    address = http_address(options.host, port)
+    print(f"vaswani starts a page at {address} (Ctrl-C ends the page)", file=sys.stderr)
     launch(
         directions,
         " and ".join(Path(name).name for name in options.models),
@@ -53,4 +56,6 @@ def run(options: DemoOptions) -> None:
         server_port=port,
         inbrowser=options.open_browser,
         show_error=True,
+        # Do not print the address again, and do not print the advice to share the page with a public address.
+        quiet=True,
     )

@@ -1,5 +1,6 @@
 """`vaswani look`: writes a page that shows how a model translates a text."""
 
+import logging
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,6 +10,8 @@ from ..model.errors_vaswani import InvalidValueError
 from .options import SCORING, DeviceOptions, ModelOptions, translation_options
 from .output import check_output
 
+logger = logging.getLogger(__name__)
+
 _SEARCH = ("num_beams", "max_new_tokens", *(name for name in SCORING if name != "tokens_per_batch"))
 _SearchFields: Any = translation_options(*_SEARCH)
 
@@ -17,7 +20,8 @@ class LookOptions(_SearchFields, DeviceOptions, ModelOptions):
     """The options of `vaswani look`."""
 
     text: str
-    """the text to translate, at most a few sentences"""
+    """the text to translate as one input of the model; a model that was trained on single sentences can leave
+    out the other sentences of a text"""
     target: str | None = None
     """explain this translation; by default the page explains the translation that the search finds"""
     output: str
@@ -44,4 +48,16 @@ def run(options: LookOptions) -> None:
         translator, options.text, options.target, name=options.model_name, **options.translation_settings()
     )
     write_whole(Path(options.output), page_of(explanation))
+    _warn_of_several_sentences(options.text)
     print(explanation.target_text)
+
+
+def _warn_of_several_sentences(text: str) -> None:
+    from ..model.text_rules_vaswani import split_sentences
+
+    sentences, _ = split_sentences(text)
+    if len(sentences) > 1:
+        logger.warning(
+            f"`--text` has {len(sentences)} sentences, and the page explains the text as one input of the model. "
+            "If the translation lacks a sentence, write a page for each sentence."
+        )

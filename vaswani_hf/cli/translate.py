@@ -41,7 +41,8 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     as it is"""
     language_check: Literal["pass", "refuse"] | None = None
     """what to do with a text that is not in the source language that the checkpoint records: pass copies the
-    text, refuse treats the text as an invalid line (see --on_error); needs the library py3langid"""
+    text, refuse treats the text as an invalid line, so that the command ends with an error or, with --on_error
+    skip, leaves the text untranslated; needs the library py3langid"""
     stream: bool = False
     """translate with greedy search, and print each word as soon as the search has found the word"""
 

@@ -39,7 +39,7 @@ CTRANSLATE2 = ExportFormat(
     libraries=("ctranslate2",),
     quantizations=("float32", "int8", "int16", "float16", "bfloat16"),
     needs_tokenizers=True,
-    keeps_recipe=True,
+    keeps_records=True,
     engine=CTranslate2Engine,
     certified=("float32", "float16", "int8"),
 )

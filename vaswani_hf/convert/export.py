@@ -12,6 +12,7 @@ from typing import Any
 from huggingface_hub import ModelCardData
 
 from ..checkpoint.files import (
+    CALIBRATION_FILE,
     LICENSE_FILE,
     RECIPE_FILE,
     TOKENIZER_FILES,
@@ -115,8 +116,9 @@ def write_model(
 ) -> str:
     """Write a checkpoint in another format. Return a line about the largest difference between outputs."""
     compared = entry.export(checkpoint.model, checkpoint.tokenizers, folder, quantization)
-    if entry.keeps_recipe:
+    if entry.keeps_records:
         _write_recipe(checkpoint.folder, folder)
+        _copy_calibration(checkpoint.folder, folder)
     return compared
 
 
@@ -191,6 +193,13 @@ def _write_recipe(checkpoint: Path, folder: Path) -> None:
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:
         write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
+
+
+def _copy_calibration(checkpoint: Path, folder: Path) -> None:
+    """Copy the calibration, because `min_confidence` of the translator needs the calibration."""
+    calibration = checkpoint / CALIBRATION_FILE
+    if calibration.is_file():
+        shutil.copyfile(calibration, folder / CALIBRATION_FILE)
 
 
 def load_checkpoint(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> LoadedCheckpoint:

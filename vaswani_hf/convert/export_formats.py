@@ -208,8 +208,8 @@ class ExportFormat:
             the package.
         quantizations (tuple): The supported values of `--quantization`, such as "int8".
         needs_tokenizers (bool): True if a checkpoint without tokenizers cannot be exported.
-        keeps_recipe (bool): True if the export copies the recipe, without private paths, for `vaswani
-            distill`.
+        keeps_records (bool): True if the export copies the recipe, without private paths, for `vaswani
+            distill`, and calibration.json, for `--min_confidence`.
         describe (function, optional): Writes the name, the languages and the licence, for example into a
             model card.
         needs_languages (bool): True if the format stores the source language and the target language.
@@ -226,7 +226,7 @@ class ExportFormat:
     libraries: tuple[str, ...] = ()
     quantizations: tuple[str, ...] = ()
     needs_tokenizers: bool = False
-    keeps_recipe: bool = False
+    keeps_records: bool = False
     describe: Describe | None = None
     needs_languages: bool = False
     certified: tuple[str | None, ...] = (None,)

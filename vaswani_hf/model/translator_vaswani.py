@@ -245,7 +245,7 @@ class BaseTranslator:
             raise InvalidValueError(
                 "`min_confidence` needs the calibration of the checkpoint, but there is no "
                 "calibration.json; write the file with `vaswani evaluate --calibration fit` on a validation "
-                "set."
+                "set (for an exported model: before the export)."
             )
         settings = _with_defaults(options.generate, self.task_settings, self.backend)
         _check_number_of_translations(settings, self.backend.generation_config)

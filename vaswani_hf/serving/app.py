@@ -26,6 +26,8 @@ from .service import Service
 
 logger = logging.getLogger(__name__)
 
+Endpoint = Callable[..., Any]
+
 # Maps the path of each translation endpoint to the class of its requests.
 INTERFACES: dict[str, type[ApiRequest]] = {
     "/translate": LibreTranslateRequest,
@@ -185,23 +187,37 @@ def _add_information(app: FastAPI, service: Service) -> None:
     returns a `Response`, because FastAPI imports `pydantic.v1` for other return types, and this import delays
     the start.
     """
+
+    def get(path: str) -> Callable[[Endpoint], Endpoint]:
+        """Return a decorator that adds an endpoint for GET requests and HEAD requests, because load balancers
+        send HEAD requests to check whether the service is ready.
+        """
+
+        def add(endpoint: Endpoint) -> Endpoint:
+            app.add_api_route(path, endpoint, methods=["GET"])
+            # FastAPI prints a warning if its description of the service contains a function twice.
+            app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+            return endpoint
+
+        return add
+
     page = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
 
-    @app.get("/")
+    @get("/")
     async def index() -> Response:
         return HTMLResponse(page)
 
-    @app.get("/health")
+    @get("/health")
     async def health() -> Response:
         if not service.engine.is_alive:
             raise HTTPException(500, "The translation thread of the service has ended; restart the service.")
         return JSONResponse({"status": "ok"})
 
-    @app.get("/languages")
+    @get("/languages")
     async def languages() -> Response:
         return JSONResponse(_languages(service.directions))
 
-    @app.get("/frontend/settings")
+    @get("/frontend/settings")
     async def frontend_settings() -> Response:
         return JSONResponse(_frontend_settings(service))
 
@@ -217,7 +233,7 @@ def _add_information(app: FastAPI, service: Service) -> None:
         confidences = service.directions.confidences(texts)
         return JSONResponse([detection(language, confidence) for language, confidence in confidences.items()])
 
-    @app.get("/metrics")
+    @get("/metrics")
     async def metrics(request: Request) -> Response:
         service.authorize(request, {})
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)

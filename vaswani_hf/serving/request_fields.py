@@ -17,6 +17,13 @@ _FORM_TYPES = ("", "application/x-www-form-urlencoded")
 
 async def fields_of(request: Request) -> dict[str, Any]:
     """Return the fields of the query and of the body (JSON or an HTML form). The body overrides the query."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        raise HTTPException(
+            415,
+            "The body must not be compressed, but the header `Content-Encoding` is "
+            f"{encoding[:MOST_SHOWN]}; send the body without compression.",
+        )
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         # Do not use `request.query_params`, which accepts invalid UTF-8. Use `request.form` only for

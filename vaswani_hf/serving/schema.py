@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..model.errors_vaswani import InvalidValueError
 from ..model.translations_vaswani import Translation
@@ -105,6 +106,14 @@ class LibreTranslateRequest(DetectRequest):
     alternatives: int = Field(0, ge=0)
     glossary: str | None = None
     min_confidence: float | None = Field(None, ge=0, le=1)
+
+    @field_validator("alternatives", "min_confidence", mode="before")
+    @classmethod
+    def _refuse_booleans(cls, value: Any) -> Any:
+        # pydantic would convert true to 1 and false to 0.
+        if isinstance(value, bool):
+            raise PydanticCustomError("number_type", "a number")
+        return value
 
     def wanted(self) -> Wanted:
         """Return a description of the translations that the client requests."""

@@ -87,7 +87,7 @@ def run_server(service: "Service", listening: socket.socket) -> None:
 def _announce(service: "Service", listening: socket.socket) -> None:
     """Print the address of the service and an example of a request."""
     host, port = listening.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    address = http_address(host, port)
     directions = service.directions
     pairs = ", ".join(f"{one.source} to {one.target}" for one in directions)
     print(f"vaswani serves {pairs} at {address} (Ctrl-C ends the service)", file=sys.stderr)
@@ -98,6 +98,11 @@ def _announce(service: "Service", listening: socket.socket) -> None:
             f"with `{install_command('language_check')}`",
             file=sys.stderr,
         )
+
+
+def http_address(host: str, port: int) -> str:
+    """Return the URL of a server."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _curl_line(address: str, needs_key: bool, direction: "Direction") -> str:

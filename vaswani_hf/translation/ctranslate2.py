@@ -72,6 +72,7 @@ from ..model.search_strategies_vaswani import (
 )
 from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH
 from ..version import install_command
+from .calibration import load_calibration
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
 
@@ -135,7 +136,9 @@ def load_ctranslate2_translator(
             "`ensemble` must be left out with the engine ctranslate2, which does not support ensembles."
         )
     backend = CTranslate2Backend(name_or_path, device or "auto")
-    return Translator(backend, backend.source_tokenizer, backend.target_tokenizer)
+    translator = Translator(backend, backend.source_tokenizer, backend.target_tokenizer)
+    translator.calibration = load_calibration(Path(name_or_path))
+    return translator
 
 
 class CTranslate2Backend:
