@@ -259,27 +259,29 @@ srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one.⏎⏎two three⏎⏎2⏎00:00:03,
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one⏎{{ x }}⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE⏎{{ x }}⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎♪ one ♪⏎two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎♪ ONE ♪⏎TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎[one]⏎- a⏎two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎[ONE]⏎- A⏎TWO⏎⏎
-po | msgid "one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgstr "ONE"⏎
-po | msgid "one %s two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one %s two"⏎msgstr "ONE %s TWO"⏎
-po | msgid "one <b>two</b>"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one <b>two</b>"⏎msgstr "ONE <b>TWO</b>"⏎
-po | msgid "one\ntwo"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid ""⏎"one\n"⏎"two"⏎msgstr ""⏎"ONE\n"⏎"TWO"⏎
-po | msgid "one\ttwo\t\tthree"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one\ttwo\t\tthree"⏎msgstr "ONE\tTWO\t\tTHREE"⏎
-po | msgid "\tone: "⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "\tone: "⏎msgstr "\tONE: "⏎
-po | msgid "<b>one</b><i>two</i>"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "<b>one</b><i>two</i>"⏎msgstr "<b>ONE</b><i>TWO</i>"⏎
-po | msgid "one < two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one < two"⏎msgstr "ONE < TWO"⏎
-po | msgid "one \"two\""⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one \"two\""⏎msgstr "ONE \"TWO\""⏎
-po | msgid "%(n)d one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "%(n)d one"⏎msgstr "%(n)d ONE"⏎
-po | #. note⏎msgid "one"⏎msgstr "eins"⏎ | #⏎msgid ""⏎msgstr ""⏎⏎#. note⏎msgid "one"⏎msgstr "eins"⏎
-po | #~ msgid "one"⏎#~ msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎#~ msgid "one"⏎#~ msgstr ""⏎
-po | msgctxt "c"⏎msgid "one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgctxt "c"⏎msgid "one"⏎msgstr "ONE"⏎
-po | msgid "one {name}, two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one {name}, two"⏎msgstr "ONE {name}, TWO"⏎
-po | msgid "one & two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one & two"⏎msgstr "ONE & TWO"⏎
-po | #, c-format⏎msgid "100%% one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎#, c-format⏎msgid "100%% one"⏎msgstr "100%% ONE"⏎
-po | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] "ONES"⏎
-po | msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎ | #⏎msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONES"⏎
-po | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONE"⏎msgstr[1] "ONES"⏎msgstr[2] "ONES"⏎
-po | msgid "{% if a %} one {% endif %} two  three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "{% if a %} one {% endif %} two  three"⏎msgstr "{% if a %} ONE {% endif %} TWO  THREE"⏎
-po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎
+po | msgid "one"⏎msgstr ""⏎ | msgid "one"⏎msgstr "ONE"⏎
+po | msgid "one %s two"⏎msgstr ""⏎ | msgid "one %s two"⏎msgstr "ONE %s TWO"⏎
+po | msgid "one <b>two</b>"⏎msgstr ""⏎ | msgid "one <b>two</b>"⏎msgstr "ONE <b>TWO</b>"⏎
+po | msgid "one\ntwo"⏎msgstr ""⏎ | msgid "one\ntwo"⏎msgstr ""⏎"ONE\n"⏎"TWO"⏎
+po | msgid "one\ttwo\t\tthree"⏎msgstr ""⏎ | msgid "one\ttwo\t\tthree"⏎msgstr "ONE\tTWO\t\tTHREE"⏎
+po | msgid "\tone: "⏎msgstr ""⏎ | msgid "\tone: "⏎msgstr "\tONE: "⏎
+po | msgid "<b>one</b><i>two</i>"⏎msgstr ""⏎ | msgid "<b>one</b><i>two</i>"⏎msgstr "<b>ONE</b><i>TWO</i>"⏎
+po | msgid "one < two"⏎msgstr ""⏎ | msgid "one < two"⏎msgstr "ONE < TWO"⏎
+po | msgid "one \"two\""⏎msgstr ""⏎ | msgid "one \"two\""⏎msgstr "ONE \"TWO\""⏎
+po | msgid "%(n)d one"⏎msgstr ""⏎ | msgid "%(n)d one"⏎msgstr "%(n)d ONE"⏎
+po | #. note⏎msgid "one"⏎msgstr "eins"⏎ | #. note⏎msgid "one"⏎msgstr "eins"⏎
+po | #~ msgid "one"⏎#~ msgstr ""⏎ | #~ msgid "one"⏎#~ msgstr ""⏎
+po | msgctxt "c"⏎msgid "one"⏎msgstr ""⏎ | msgctxt "c"⏎msgid "one"⏎msgstr "ONE"⏎
+po | msgid "one {name}, two"⏎msgstr ""⏎ | msgid "one {name}, two"⏎msgstr "ONE {name}, TWO"⏎
+po | msgid "one & two"⏎msgstr ""⏎ | msgid "one & two"⏎msgstr "ONE & TWO"⏎
+po | #, c-format⏎msgid "100%% one"⏎msgstr ""⏎ | #, c-format⏎msgid "100%% one"⏎msgstr "100%% ONE"⏎
+po | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] ""⏎ | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] "ONES"⏎
+po | msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎ | msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONES"⏎
+po | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎msgstr[1] ""⏎ | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONE"⏎msgstr[1] "ONES"⏎msgstr[2] "ONES"⏎
+po | msgid "{% if a %} one {% endif %} two  three"⏎msgstr ""⏎ | msgid "{% if a %} one {% endif %} two  three"⏎msgstr "{% if a %} ONE {% endif %} TWO  THREE"⏎
+po | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr ""⏎ | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr "ONE\v \aAA \\QTWO\r\n"⏎
+po | # a⏎⏎msgid "one"⏎msgstr ""⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎ | # a⏎⏎msgid "one"⏎msgstr "ONE"⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎
+po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎
 """
 
 

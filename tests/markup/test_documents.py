@@ -41,6 +41,27 @@ def test_a_document_without_text_is_copied(kind):
         assert translate_markup(text, kind, shout) == text
 
 
+@pytest.mark.parametrize("ending", ["\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("kind", "source", "target"),
+    [
+        ("html", "<p>one⏎two</p>⏎<pre>⏎</pre>⏎", "<p>ONE TWO</p>⏎<pre>⏎</pre>⏎"),
+        ("markdown", "one⏎⏎# two⏎three  ⏎four⏎", "ONE⏎⏎# TWO⏎THREE  ⏎FOUR⏎"),
+        ("srt", "1⏎00:00:01,000 --> 00:00:02,000⏎one⏎⏎", "1⏎00:00:01,000 --> 00:00:02,000⏎ONE⏎⏎"),
+        ("po", 'msgid "one"⏎msgstr ""⏎', 'msgid "one"⏎msgstr "ONE"⏎'),
+    ],
+)
+def test_the_line_endings_and_the_byte_order_mark_stay(kind, source, target, ending, mark):
+    source, target = (mark + text.replace("⏎", ending) for text in (source, target))
+    assert translate_markup(source, kind, shout) == target
+
+
+def test_mixed_line_endings_become_equal():
+    found = translate_markup("one.\r\rtwo.\r\n", "markdown", shout)
+    assert found == "ONE.\r\n\r\nTWO.\r\n"
+
+
 def test_tags_follow_reordered_words():
     translation = Translation("Gestern sah er den Hund.", alignment="4-0 1-1 0-2 2-3 3-4")
     source = "<b>He</b> saw <i>the dog</i> <u>yesterday</u>."
@@ -149,6 +170,9 @@ def test_a_catalogue_keeps_ids_and_existing_translations():
         ),
         ("po", "one two", "^The text must be a gettext catalogue, but has a syntax error .*[^.].$"),
         ("po", 'msgid "one\nmsgstr ""\n', r"^The text must .*, but has a syntax error \(line 1\).$"),
+        ("po", 'msgid "one"\n\nmsgid "two"\nmsgstr ""\n', r"^The text must .* \(line 3\).$"),
+        ("po", 'msgid "one"\nmsgstr ""\nmsgid "two"\n', r"^The text must .* \(line 3\).$"),
+        ("po", '"one"\n', r"^The text must .* \(line 1\).$"),
     ],
 )
 def test_a_damaged_document_is_one_sentence(kind, text, message):

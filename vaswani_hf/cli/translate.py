@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Maps each document format to the library that reads the format. HTML needs no library, because the standard
 # library reads HTML.
-_LIBRARIES = {"markdown": "markdown_it", "srt": "srt", "po": "polib"}
+_LIBRARIES = {"markdown": "markdown_it", "srt": "srt"}
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 _TranslationFields: Any = translation_options()
 
@@ -180,15 +180,12 @@ def _translate_document(
         return list(found)
 
     document = _read_document(options)
-    mark = "\ufeff" if document.startswith("\ufeff") else ""
-    line_end = "\r\n" if "\r\n" in document else "\n"
     try:
-        text = document.removeprefix(mark).replace("\r\n", "\n")
-        translation = translate_markup(text, options.input_format, translate)
+        translation = translate_markup(document, options.input_format, translate)
     except LINE_ERRORS as error:
         kind = ValueError if options.text is None else InvalidValueError
         raise kind(f"{options.place} cannot be translated: {error}") from error
-    output = (mark + translation.replace("\n", line_end)).encode("utf-8", errors="replace")
+    output = translation.encode("utf-8", errors="replace")
     if options.text is not None:
         output += b"\n"
     if options.output is None:

@@ -24,7 +24,6 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
     """
     import srt
 
-    text = text.replace("\r\n", "\n")
     if not text.strip():
         return text
     try:
