@@ -153,6 +153,10 @@ html | <p>&nbsp;one&nbsp; &mdash; two&nbsp;</p> | <p>&nbsp;ONE&nbsp; &mdash; TWO
 html | <p>one&nbsp;<b>two</b></p> | <p>ONE&nbsp;<b>TWO</b></p>
 html | <p>“one” &ldquo;two”</p> | <p>“ONE” “TWO”</p>
 html | <img alt="one&nbsp;two &quot;three&quot;"> | <img alt="ONE&nbsp;TWO &quot;THREE&quot;">
+html | <p>one <0>two</0> <1/>three &lt;2&gt;four&lt;/2&gt;</p> | <p>ONE <0>TWO</0> <1/>THREE &lt;2&gt;FOUR&lt;/2&gt;</p>
+html | <p>{{#if a}}one{{else}}two{{/if}} {{^b}}three{{/b}}</p> | <p>{{#if a}}ONE{{else}}TWO{{/if}} {{^b}}THREE{{/b}}</p>
+html | <p>[% IF x > 1 %]one[% END %] two [% x %] three</p> | <p>[% IF x > 1 %]ONE[% END %] TWO [% x %] THREE</p>
+markdown | one <0>two</0> <1/>three | ONE <0>TWO</0> <1/>THREE
 markdown | one **two** three | ONE **TWO** THREE
 markdown | one <img src="x" class="notranslate"> two | ONE <img src="x" class="notranslate"> TWO
 markdown | # one # | # ONE #
@@ -279,6 +283,8 @@ po | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] ""⏎ | ms
 po | msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎ | msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONES"⏎
 po | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎msgstr[1] ""⏎ | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONE"⏎msgstr[1] "ONES"⏎msgstr[2] "ONES"⏎
 po | msgid "{% if a %} one {% endif %} two  three"⏎msgstr ""⏎ | msgid "{% if a %} one {% endif %} two  three"⏎msgstr "{% if a %} ONE {% endif %} TWO  THREE"⏎
+po | msgid "one <0>two</0> <1/>three <3 five"⏎msgstr ""⏎ | msgid "one <0>two</0> <1/>three <3 five"⏎msgstr "ONE <0>TWO</0> <1/>THREE <3 FIVE"⏎
+po | msgid "<1><0>one</0> two</1>."⏎msgstr ""⏎ | msgid "<1><0>one</0> two</1>."⏎msgstr "<1><0>ONE</0> TWO</1>."⏎
 po | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr ""⏎ | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr "ONE\v \aAA \\QTWO\r\n"⏎
 po | # a⏎⏎msgid "one"⏎msgstr ""⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎ | # a⏎⏎msgid "one"⏎msgstr "ONE"⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎
 po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎

@@ -9,6 +9,7 @@ import pytest
 from cases import cases
 
 from vaswani_hf.markup import translate_markup
+from vaswani_hf.markup.placeholders import PLACEHOLDER
 from vaswani_hf.model.translations_vaswani import Translation
 
 markdown_it = pytest.importorskip("markdown_it", reason="The extra `markup` is not installed.")
@@ -105,6 +106,29 @@ def test_a_lost_placeholder_is_separated_from_words():
     translation = Translation("Zwei eins.", alignment="0-1")
     found = translate_markup("One (%s).", "html", lambda sentences: [translation] * len(sentences))
     assert found == "Zwei eins %s."
+
+
+FORMATS = (
+    "%*d %.*f %'d %p %I64d %S %lS %1$*2$d %name% %a.b% [[x]] $t(key) $t(a.b,x) %s%% %ld%d {a}{b}".split()
+)
+
+
+@pytest.mark.parametrize("placeholder", FORMATS)
+@pytest.mark.parametrize("kind", ["html", "po"])
+def test_a_placeholder_of_each_format_is_kept(placeholder, kind):
+    def translate(sentences):
+        texts = [re.sub(r"[^ a-z]", "", text) for text in sentences]
+        return [Translation(text.upper(), alignment=monotone(text)) for text in texts]
+
+    source = f"one {placeholder} two"
+    document = source if kind == "html" else f'msgid "{source}"\nmsgstr ""\n'
+    found = translate_markup(document, kind, translate)
+    assert f"ONE {placeholder} TWO" in found
+
+
+@pytest.mark.parametrize("text", ["100% sure", "50%to", "one [[two three]]", "5 % de", "[%]", "<5 and> x"])
+def test_plain_text_is_no_placeholder(text):
+    assert PLACEHOLDER.search(text) is None
 
 
 @pytest.mark.parametrize(

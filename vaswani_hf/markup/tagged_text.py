@@ -8,7 +8,8 @@ from .passages import Passage, Piece, TranslateSentences, translate_passages
 from .placeholders import PLACEHOLDER, STATEMENT
 
 _LINE_MARK = r"(?m:^[-–—]\ +|^[♪♫]+\ *|\ *[♪♫]+$)"
-_TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*)(?:\s[^<>]*|/)?>"
+# Matches a tag such as `<b>`, or a numbered tag of Lingui or i18next such as `<0>`.
+_TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*|\d+(?=\s*/?>))(?:\s[^<>]*|/)?>"
 # Template statements, control characters such as tabs, and white space at the start and at the end of a text,
 # are a "break" in the pattern, because a "break" is copied unchanged. A dash at the start of a line, as in a
 # dialogue, and musical notes at both ends of a line are also a "break". The last alternative of the pattern
