@@ -156,6 +156,11 @@ html | <img alt="one&nbsp;two &quot;three&quot;"> | <img alt="ONE&nbsp;TWO &quot
 html | <p>one <0>two</0> <1/>three &lt;2&gt;four&lt;/2&gt;</p> | <p>ONE <0>TWO</0> <1/>THREE &lt;2&gt;FOUR&lt;/2&gt;</p>
 html | <p>{{#if a}}one{{else}}two{{/if}} {{^b}}three{{/b}}</p> | <p>{{#if a}}ONE{{else}}TWO{{/if}} {{^b}}THREE{{/b}}</p>
 html | <p>[% IF x > 1 %]one[% END %] two [% x %] three</p> | <p>[% IF x > 1 %]ONE[% END %] TWO [% x %] THREE</p>
+markdown | +++⏎t = "one"⏎+++⏎two | +++⏎t = "one"⏎+++⏎TWO
+markdown | > [!NOTE]⏎> one⏎> two | > [!NOTE]⏎> ONE TWO
+markdown | one $a_b + c_d$ two $5 three $6 | ONE $a_b + c_d$ TWO $5 THREE $6
+markdown | $$⏎\frac{a_1}{b_1}⏎$$⏎⏎one $$x * y$$. | $$⏎\frac{a_1}{b_1}⏎$$⏎⏎ONE $$x * y$$.
+markdown | one ${name}-${name} two | ONE ${name}-${name} TWO
 markdown | one <0>two</0> <1/>three | ONE <0>TWO</0> <1/>THREE
 markdown | one **two** three | ONE **TWO** THREE
 markdown | one <img src="x" class="notranslate"> two | ONE <img src="x" class="notranslate"> TWO

@@ -70,10 +70,10 @@ def test_tags_follow_reordered_words():
     assert found == "<u>Gestern</u> sah <b>er</b> <i>den Hund</i>."
 
 
-def test_a_table_cell_is_not_written_into_another_cell():
-    """The place of the first cell is not found, because the parser removes the backslash."""
-    table = "| `a \\| b` tools | too |\n|---|---|\n| one | two |\n"
-    expected = "| `a \\| b` tools | too |\n|---|---|\n| ONE | TWO |\n"
+def test_a_table_cell_with_a_backslash_is_translated():
+    """The parser removes the backslash."""
+    table = "| `a \\| b` tools | too | - |\n|---|---|---|\n| one \\| **two** | one | two |\n"
+    expected = "| `a \\| b` TOOLS | TOO | - |\n|---|---|---|\n| ONE \\| **TWO** | ONE | TWO |\n"
     assert translate_markup(table, "markdown", shout) == expected
 
 
