@@ -154,6 +154,7 @@ html | <p>one&nbsp;<b>two</b></p> | <p>ONE&nbsp;<b>TWO</b></p>
 html | <p>“one” &ldquo;two”</p> | <p>“ONE” “TWO”</p>
 html | <img alt="one&nbsp;two &quot;three&quot;"> | <img alt="ONE&nbsp;TWO &quot;THREE&quot;">
 html | <p>one <0>two</0> <1/>three &lt;2&gt;four&lt;/2&gt;</p> | <p>ONE <0>TWO</0> <1/>THREE &lt;2&gt;FOUR&lt;/2&gt;</p>
+html | <p>One. <!-- x --> Two.</p> | <p>ONE. <!-- x --> TWO.</p>
 html | <p>{{#if a}}one{{else}}two{{/if}} {{^b}}three{{/b}}</p> | <p>{{#if a}}ONE{{else}}TWO{{/if}} {{^b}}THREE{{/b}}</p>
 html | <p>[% IF x > 1 %]one[% END %] two [% x %] three</p> | <p>[% IF x > 1 %]ONE[% END %] TWO [% x %] THREE</p>
 markdown | +++⏎t = "one"⏎+++⏎two | +++⏎t = "one"⏎+++⏎TWO

@@ -147,6 +147,18 @@ def test_lost_placeholders_without_space_between_them_stay_together(source, expe
     assert translate_markup(source, "html", translate) == expected
 
 
+def test_lost_placeholders_before_an_unaligned_word_stay_together():
+    translation = Translation("Eins zwei drei", alignment="0-0 2-2")
+    found = translate_markup("one %.2f%% two three", "html", lambda sentences: [translation])
+    assert found == "Eins %.2f%% zwei drei"
+
+
+def test_placeholders_without_space_between_them_get_no_space():
+    translation = Translation("Eins {a} {b} zwei %.2f %%.", alignment="0-0 1-1 1-2 2-3 3-4 3-5")
+    found = translate_markup("one {a}{b} two %.2f%%.", "html", lambda _: [translation])
+    assert found == "Eins {a}{b} zwei %.2f%%."
+
+
 def test_an_invented_placeholder_is_removed():
     found = translate_markup(
         "one two", "html", lambda _: [Translation("EINS %s {x} ZWEI", alignment="0-0 1-3")]
@@ -158,6 +170,23 @@ def test_an_invented_placeholder_around_a_placeholder_is_removed():
     translation = Translation("Eins <?= $x <?= $x ?> zwei", alignment="0-0")
     found = translate_markup("One <?= $x ?> two", "html", lambda sentences: [translation] * len(sentences))
     assert found.count("<?= $x ?>") == 1
+
+
+def test_punctuation_in_a_tag_belongs_to_the_sentence_before_the_tag():
+    """A model adds a full stop to a sentence without a full stop."""
+
+    def translate(sentences):
+        return [Translation(f"{text.upper().rstrip('.')}.", alignment=monotone(text)) for text in sentences]
+
+    found = translate_markup("<p>one<span> two</span><span>.</span></p>", "html", translate)
+    assert found == "<p>ONE <span>TWO</span><span>.</span></p>"
+
+
+def test_a_line_break_of_subtitles_with_a_backslash_stays():
+    times = "1\n00:00:01,000 --> 00:00:02,000\n"
+    translation = Translation("EINS ZWEI DREI", alignment="0-0 1-1 2-2")
+    found = translate_markup(f"{times}one two\\Nthree\n\n", "srt", lambda _: [translation])
+    assert found == f"{times}EINS ZWEI\\NDREI\n\n"
 
 
 def test_an_invented_tag_is_refused():
