@@ -156,6 +156,16 @@ html | <img alt="one&nbsp;two &quot;three&quot;"> | <img alt="ONE&nbsp;TWO &quot
 html | <img alt="&nbsp; one&nbsp;"> | <img alt="&nbsp; ONE&nbsp;">
 html | <p>&emsp;one&nbsp;&emsp;</p> | <p>&emsp;ONE&nbsp;&emsp;</p>
 html | <p>x&nbsp;R&amp;D&nbsp;y one</p> | <p>X&nbsp;R&amp;D&nbsp;Y ONE</p>
+html | <p>one <0>two</0> <1/>three &lt;2&gt;four&lt;/2&gt;</p> | <p>ONE <0>TWO</0> <1/>THREE &lt;2&gt;FOUR&lt;/2&gt;</p>
+html | <p>One. <!-- x --> Two.</p> | <p>ONE. <!-- x --> TWO.</p>
+html | <p>{{#if a}}one{{else}}two{{/if}} {{^b}}three{{/b}}</p> | <p>{{#if a}}ONE{{else}}TWO{{/if}} {{^b}}THREE{{/b}}</p>
+html | <p>[% IF x > 1 %]one[% END %] two [% x %] three</p> | <p>[% IF x > 1 %]ONE[% END %] TWO [% x %] THREE</p>
+markdown | +++⏎t = "one"⏎+++⏎two | +++⏎t = "one"⏎+++⏎TWO
+markdown | > [!NOTE]⏎> one⏎> two | > [!NOTE]⏎> ONE TWO
+markdown | one $a_b + c_d$ two $5 three $6 | ONE $a_b + c_d$ TWO $5 THREE $6
+markdown | $$⏎\frac{a_1}{b_1}⏎$$⏎⏎one $$x * y$$. | $$⏎\frac{a_1}{b_1}⏎$$⏎⏎ONE $$x * y$$.
+markdown | one ${name}-${name} two | ONE ${name}-${name} TWO
+markdown | one <0>two</0> <1/>three | ONE <0>TWO</0> <1/>THREE
 markdown | one **two** three | ONE **TWO** THREE
 markdown | one <img src="x" class="notranslate"> two | ONE <img src="x" class="notranslate"> TWO
 markdown | # one # | # ONE #
@@ -266,27 +276,31 @@ srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one.⏎⏎two three⏎⏎2⏎00:00:03,
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one⏎{{ x }}⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE⏎{{ x }}⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎♪ one ♪⏎two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎♪ ONE ♪⏎TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎[one]⏎- a⏎two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎[ONE]⏎- A⏎TWO⏎⏎
-po | msgid "one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgstr "ONE"⏎
-po | msgid "one %s two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one %s two"⏎msgstr "ONE %s TWO"⏎
-po | msgid "one <b>two</b>"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one <b>two</b>"⏎msgstr "ONE <b>TWO</b>"⏎
-po | msgid "one\ntwo"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid ""⏎"one\n"⏎"two"⏎msgstr ""⏎"ONE\n"⏎"TWO"⏎
-po | msgid "one\ttwo\t\tthree"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one\ttwo\t\tthree"⏎msgstr "ONE\tTWO\t\tTHREE"⏎
-po | msgid "\tone: "⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "\tone: "⏎msgstr "\tONE: "⏎
-po | msgid "<b>one</b><i>two</i>"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "<b>one</b><i>two</i>"⏎msgstr "<b>ONE</b><i>TWO</i>"⏎
-po | msgid "one < two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one < two"⏎msgstr "ONE < TWO"⏎
-po | msgid "one \"two\""⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one \"two\""⏎msgstr "ONE \"TWO\""⏎
-po | msgid "%(n)d one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "%(n)d one"⏎msgstr "%(n)d ONE"⏎
-po | #. note⏎msgid "one"⏎msgstr "eins"⏎ | #⏎msgid ""⏎msgstr ""⏎⏎#. note⏎msgid "one"⏎msgstr "eins"⏎
-po | #~ msgid "one"⏎#~ msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎#~ msgid "one"⏎#~ msgstr ""⏎
-po | msgctxt "c"⏎msgid "one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgctxt "c"⏎msgid "one"⏎msgstr "ONE"⏎
-po | msgid "one {name}, two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one {name}, two"⏎msgstr "ONE {name}, TWO"⏎
-po | msgid "one & two"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one & two"⏎msgstr "ONE & TWO"⏎
-po | #, c-format⏎msgid "100%% one"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎#, c-format⏎msgid "100%% one"⏎msgstr "100%% ONE"⏎
-po | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] "ONES"⏎
-po | msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎ | #⏎msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONES"⏎
-po | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎msgstr[1] ""⏎ | #⏎msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONE"⏎msgstr[1] "ONES"⏎msgstr[2] "ONES"⏎
-po | msgid "{% if a %} one {% endif %} two  three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "{% if a %} one {% endif %} two  three"⏎msgstr "{% if a %} ONE {% endif %} TWO  THREE"⏎
-po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | #⏎msgid ""⏎msgstr ""⏎⏎msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎
+po | msgid "one"⏎msgstr ""⏎ | msgid "one"⏎msgstr "ONE"⏎
+po | msgid "one %s two"⏎msgstr ""⏎ | msgid "one %s two"⏎msgstr "ONE %s TWO"⏎
+po | msgid "one <b>two</b>"⏎msgstr ""⏎ | msgid "one <b>two</b>"⏎msgstr "ONE <b>TWO</b>"⏎
+po | msgid "one\ntwo"⏎msgstr ""⏎ | msgid "one\ntwo"⏎msgstr ""⏎"ONE\n"⏎"TWO"⏎
+po | msgid "one\ttwo\t\tthree"⏎msgstr ""⏎ | msgid "one\ttwo\t\tthree"⏎msgstr "ONE\tTWO\t\tTHREE"⏎
+po | msgid "\tone: "⏎msgstr ""⏎ | msgid "\tone: "⏎msgstr "\tONE: "⏎
+po | msgid "<b>one</b><i>two</i>"⏎msgstr ""⏎ | msgid "<b>one</b><i>two</i>"⏎msgstr "<b>ONE</b><i>TWO</i>"⏎
+po | msgid "one < two"⏎msgstr ""⏎ | msgid "one < two"⏎msgstr "ONE < TWO"⏎
+po | msgid "one \"two\""⏎msgstr ""⏎ | msgid "one \"two\""⏎msgstr "ONE \"TWO\""⏎
+po | msgid "%(n)d one"⏎msgstr ""⏎ | msgid "%(n)d one"⏎msgstr "%(n)d ONE"⏎
+po | #. note⏎msgid "one"⏎msgstr "eins"⏎ | #. note⏎msgid "one"⏎msgstr "eins"⏎
+po | #~ msgid "one"⏎#~ msgstr ""⏎ | #~ msgid "one"⏎#~ msgstr ""⏎
+po | msgctxt "c"⏎msgid "one"⏎msgstr ""⏎ | msgctxt "c"⏎msgid "one"⏎msgstr "ONE"⏎
+po | msgid "one {name}, two"⏎msgstr ""⏎ | msgid "one {name}, two"⏎msgstr "ONE {name}, TWO"⏎
+po | msgid "one & two"⏎msgstr ""⏎ | msgid "one & two"⏎msgstr "ONE & TWO"⏎
+po | #, c-format⏎msgid "100%% one"⏎msgstr ""⏎ | #, c-format⏎msgid "100%% one"⏎msgstr "100%% ONE"⏎
+po | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] ""⏎ | msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "eins"⏎msgstr[1] "ONES"⏎
+po | msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎ | msgid ""⏎msgstr "Plural-Forms: nplurals=0; plural=0;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONES"⏎
+po | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] ""⏎msgstr[1] ""⏎ | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"⏎msgid_plural "ones"⏎msgstr[0] "ONE"⏎msgstr[1] "ONES"⏎msgstr[2] "ONES"⏎
+po | msgid "{% if a %} one {% endif %} two  three"⏎msgstr ""⏎ | msgid "{% if a %} one {% endif %} two  three"⏎msgstr "{% if a %} ONE {% endif %} TWO  THREE"⏎
+po | msgid "one <0>two</0> <1/>three <3 five"⏎msgstr ""⏎ | msgid "one <0>two</0> <1/>three <3 five"⏎msgstr "ONE <0>TWO</0> <1/>THREE <3 FIVE"⏎
+po | msgid "<1><0>one</0> two</1>."⏎msgstr ""⏎ | msgid "<1><0>one</0> two</1>."⏎msgstr "<1><0>ONE</0> TWO</1>."⏎
+po | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr ""⏎ | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr "ONE\v \aAA \\QTWO\r\n"⏎
+po | # a⏎⏎msgid "one"⏎msgstr ""⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎ | # a⏎⏎msgid "one"⏎msgstr "ONE"⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎
+po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎
 """
 
 

@@ -9,6 +9,7 @@ import pytest
 from cases import cases
 
 from vaswani_hf.markup import translate_markup
+from vaswani_hf.markup.placeholders import PLACEHOLDER
 from vaswani_hf.model.translations_vaswani import Translation
 
 markdown_it = pytest.importorskip("markdown_it", reason="The extra `markup` is not installed.")
@@ -41,6 +42,27 @@ def test_a_document_without_text_is_copied(kind):
         assert translate_markup(text, kind, shout) == text
 
 
+@pytest.mark.parametrize("ending", ["\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("kind", "source", "target"),
+    [
+        ("html", "<p>one⏎two</p>⏎<pre>⏎</pre>⏎", "<p>ONE TWO</p>⏎<pre>⏎</pre>⏎"),
+        ("markdown", "one⏎⏎# two⏎three  ⏎four⏎", "ONE⏎⏎# TWO⏎THREE  ⏎FOUR⏎"),
+        ("srt", "1⏎00:00:01,000 --> 00:00:02,000⏎one⏎⏎", "1⏎00:00:01,000 --> 00:00:02,000⏎ONE⏎⏎"),
+        ("po", 'msgid "one"⏎msgstr ""⏎', 'msgid "one"⏎msgstr "ONE"⏎'),
+    ],
+)
+def test_the_line_endings_and_the_byte_order_mark_stay(kind, source, target, ending, mark):
+    source, target = (mark + text.replace("⏎", ending) for text in (source, target))
+    assert translate_markup(source, kind, shout) == target
+
+
+def test_mixed_line_endings_become_equal():
+    found = translate_markup("one.\r\rtwo.\r\n", "markdown", shout)
+    assert found == "ONE.\r\n\r\nTWO.\r\n"
+
+
 def test_tags_follow_reordered_words():
     translation = Translation("Gestern sah er den Hund.", alignment="4-0 1-1 0-2 2-3 3-4")
     source = "<b>He</b> saw <i>the dog</i> <u>yesterday</u>."
@@ -48,10 +70,10 @@ def test_tags_follow_reordered_words():
     assert found == "<u>Gestern</u> sah <b>er</b> <i>den Hund</i>."
 
 
-def test_a_table_cell_is_not_written_into_another_cell():
-    """The place of the first cell is not found, because the parser removes the backslash."""
-    table = "| `a \\| b` tools | too |\n|---|---|\n| one | two |\n"
-    expected = "| `a \\| b` tools | too |\n|---|---|\n| ONE | TWO |\n"
+def test_a_table_cell_with_a_backslash_is_translated():
+    """The parser removes the backslash."""
+    table = "| `a \\| b` tools | too | - |\n|---|---|---|\n| one \\| **two** | one | two |\n"
+    expected = "| `a \\| b` TOOLS | TOO | - |\n|---|---|---|\n| ONE \\| **TWO** | ONE | TWO |\n"
     assert translate_markup(table, "markdown", shout) == expected
 
 
@@ -86,6 +108,29 @@ def test_a_lost_placeholder_is_separated_from_words():
     assert found == "Zwei eins %s."
 
 
+FORMATS = (
+    "%*d %.*f %'d %p %I64d %S %lS %1$*2$d %name% %a.b% [[x]] $t(key) $t(a.b,x) %s%% %ld%d {a}{b}".split()
+)
+
+
+@pytest.mark.parametrize("placeholder", FORMATS)
+@pytest.mark.parametrize("kind", ["html", "po"])
+def test_a_placeholder_of_each_format_is_kept(placeholder, kind):
+    def translate(sentences):
+        texts = [re.sub(r"[^ a-z]", "", text) for text in sentences]
+        return [Translation(text.upper(), alignment=monotone(text)) for text in texts]
+
+    source = f"one {placeholder} two"
+    document = source if kind == "html" else f'msgid "{source}"\nmsgstr ""\n'
+    found = translate_markup(document, kind, translate)
+    assert f"ONE {placeholder} TWO" in found
+
+
+@pytest.mark.parametrize("text", ["100% sure", "50%to", "one [[two three]]", "5 % de", "[%]", "<5 and> x"])
+def test_plain_text_is_no_placeholder(text):
+    assert PLACEHOLDER.search(text) is None
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -102,6 +147,18 @@ def test_lost_placeholders_without_space_between_them_stay_together(source, expe
     assert translate_markup(source, "html", translate) == expected
 
 
+def test_lost_placeholders_before_an_unaligned_word_stay_together():
+    translation = Translation("Eins zwei drei", alignment="0-0 2-2")
+    found = translate_markup("one %.2f%% two three", "html", lambda sentences: [translation])
+    assert found == "Eins %.2f%% zwei drei"
+
+
+def test_placeholders_without_space_between_them_get_no_space():
+    translation = Translation("Eins {a} {b} zwei %.2f %%.", alignment="0-0 1-1 1-2 2-3 3-4 3-5")
+    found = translate_markup("one {a}{b} two %.2f%%.", "html", lambda _: [translation])
+    assert found == "Eins {a}{b} zwei %.2f%%."
+
+
 def test_an_invented_placeholder_is_removed():
     found = translate_markup(
         "one two", "html", lambda _: [Translation("EINS %s {x} ZWEI", alignment="0-0 1-3")]
@@ -113,6 +170,23 @@ def test_an_invented_placeholder_around_a_placeholder_is_removed():
     translation = Translation("Eins <?= $x <?= $x ?> zwei", alignment="0-0")
     found = translate_markup("One <?= $x ?> two", "html", lambda sentences: [translation] * len(sentences))
     assert found.count("<?= $x ?>") == 1
+
+
+def test_punctuation_in_a_tag_belongs_to_the_sentence_before_the_tag():
+    """A model adds a full stop to a sentence without a full stop."""
+
+    def translate(sentences):
+        return [Translation(f"{text.upper().rstrip('.')}.", alignment=monotone(text)) for text in sentences]
+
+    found = translate_markup("<p>one<span> two</span><span>.</span></p>", "html", translate)
+    assert found == "<p>ONE <span>TWO</span><span>.</span></p>"
+
+
+def test_a_line_break_of_subtitles_with_a_backslash_stays():
+    times = "1\n00:00:01,000 --> 00:00:02,000\n"
+    translation = Translation("EINS ZWEI DREI", alignment="0-0 1-1 2-2")
+    found = translate_markup(f"{times}one two\\Nthree\n\n", "srt", lambda _: [translation])
+    assert found == f"{times}EINS ZWEI\\NDREI\n\n"
 
 
 def test_an_invented_tag_is_refused():
@@ -149,6 +223,9 @@ def test_a_catalogue_keeps_ids_and_existing_translations():
         ),
         ("po", "one two", "^The text must be a gettext catalogue, but has a syntax error .*[^.].$"),
         ("po", 'msgid "one\nmsgstr ""\n', r"^The text must .*, but has a syntax error \(line 1\).$"),
+        ("po", 'msgid "one"\n\nmsgid "two"\nmsgstr ""\n', r"^The text must .* \(line 3\).$"),
+        ("po", 'msgid "one"\nmsgstr ""\nmsgid "two"\n', r"^The text must .* \(line 3\).$"),
+        ("po", '"one"\n', r"^The text must .* \(line 1\).$"),
     ],
 )
 def test_a_damaged_document_is_one_sentence(kind, text, message):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Maps each document format to the library that reads the format. HTML needs no library, because the standard
 # library reads HTML.
-_LIBRARIES = {"markdown": "markdown_it", "srt": "srt", "po": "polib"}
+_LIBRARIES = {"markdown": "markdown_it", "srt": "srt"}
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 _TranslationFields: Any = translation_options()
 
@@ -175,16 +175,12 @@ def _translate_document(
         return list(found)
 
     document = _read_document(options)
-    # The translation has the byte order mark and the line ends of the document.
-    mark = "\ufeff" if document.startswith("\ufeff") else ""
-    line_end = "\r\n" if "\r\n" in document else "\n"
-    text = document.removeprefix(mark).replace("\r\n", "\n")
     try:
-        translation = translate_markup(text, options.input_format, translate)
+        translation = translate_markup(document, options.input_format, translate)
     except LINE_ERRORS as error:
         kind = ValueError if options.text is None else InvalidValueError
         raise kind(f"{options.place} cannot be translated: {error}") from error
-    _write_document(options, mark + translation.replace("\n", line_end))
+    _write_document(options, translation)
 
 
 def _read_document(options: TranslateOptions) -> str:

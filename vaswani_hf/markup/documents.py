@@ -1,5 +1,6 @@
 """Defines `translate_markup`, which translates an HTML, Markdown, SubRip or gettext document."""
 
+import re
 from collections.abc import Callable
 
 from .gettext import translate_catalogue
@@ -19,7 +20,8 @@ FORMATS: dict[str, Callable[[str, TranslateSentences], str]] = {
 
 def translate_markup(text: str, format: str, translate: TranslateSentences) -> str:
     """Translate a document. The tags, placeholders, code, time stamps and message ids of the document do not
-    change.
+    change. A byte order mark, and the line endings of the document (CRLF, LF or CR), also stay. If a document
+    mixes line endings, all lines of the translation have the same line ending.
 
     `translate_markup` divides the text of the document into sentences, and calls the function `translate`
     with lists of sentences.
@@ -48,4 +50,7 @@ def translate_markup(text: str, format: str, translate: TranslateSentences) -> s
         ... )
         '<p>Ein <b>Hund</b>.</p>'
     """
-    return FORMATS[format](text, translate)
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    ending = next((ending for ending in ("\r\n", "\n", "\r") if ending in text), "\n")
+    lines = re.sub(r"\r\n?", "\n", text.removeprefix(mark))
+    return mark + FORMATS[format](lines, translate).replace("\n", ending)

@@ -1,51 +1,151 @@
-"""Translates gettext catalogues (.po). Message ids, comments and existing translations are not changed."""
+"""Translates gettext catalogues (.po). Translations are written in place of empty translations. All other
+lines of a catalogue, such as message ids and comments, are copied unchanged.
+"""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from .passages import TranslateSentences
 from .tagged_text import translate_tagged_texts
 
-# Matches a complete line. polib accepts a line without the last quotation mark, and loses the message.
-_LINE = re.compile(r'\ufeff?\s*(?:#.*|(?:msg\w+(?:\[\d+\])?)?\s*"(?:[^"\\]|\\.)*"\s*)?')
-_NUM_FORMS = re.compile(r"nplurals\s*=\s*([1-9])")
+# Matches a blank line, a comment, or a string with or without a keyword.
+_LINE = re.compile(
+    r"\s*(?:#.*|(?:(?P<keyword>(?P<kind>msgctxt|msgid(?:_plural)?|msgstr)(?:(?<=msgstr)\[\d+\])?)\s*)?"
+    r'"(?P<string>(?:[^"\\]|\\.)*)"\s*)?'
+)
+# The kinds of fields that can be before a field. "" is the start of the catalogue.
+_PREVIOUS = {
+    "msgctxt": ("", "msgstr"),
+    "msgid": ("", "msgstr", "msgctxt"),
+    "msgid_plural": ("msgid",),
+    "msgstr": ("msgid", "msgid_plural", "msgstr"),
+}
+_NUM_FORMS = re.compile(r"^Plural-Forms:\s*nplurals\s*=\s*([1-9])", re.MULTILINE)
+_ESCAPE = re.compile(rb'\\(?:x(?P<hex>[0-9A-Fa-f]{1,2})|(?P<octal>[0-7]{1,3})|(?P<letter>[abfnrtv"\\]))')
+_CHARACTERS = dict(zip(b'abfnrtv"\\', b'\a\b\f\n\r\t\v"\\', strict=True))
+_ESCAPE_TABLE = {character: f"\\{chr(letter)}" for letter, character in _CHARACTERS.items()}
+
+
+@dataclass(slots=True)
+class _Field:
+    """A field of a message, such as `msgid "one"`.
+
+    Attributes:
+        keyword (str): The keyword, such as `msgid` or `msgstr[0]`.
+        kind (str): The keyword without the number of the plural form.
+        start (int): The index of the first line of the field.
+        end (int): The index of the line after the field.
+        string (str): The string as the catalogue contains it, such as `one\\ntwo`.
+    """
+
+    keyword: str
+    kind: str
+    start: int
+    end: int
+    string: str
+
+
+# A message as a dict from keywords to fields.
+_Message = dict[str, _Field]
 
 
 def translate_catalogue(text: str, translate: TranslateSentences) -> str:
-    """Translate all messages without a translation. Raise a ValueError for an invalid catalogue."""
-    import polib
+    """Return the catalogue with translations of all messages that had no translation.
 
-    if not text.strip():
-        return text
-    try:
-        for number, line in enumerate(text.split("\n"), 1):
-            if not _LINE.fullmatch(line):
-                raise OSError(f"(line {number})")
-        catalogue = polib.pofile(f"{text}\n")
-    except (OSError, UnicodeError) as error:
-        reason = str(error).removeprefix("Syntax error in po file ").rstrip(".")
-        raise ValueError(f"The text must be a gettext catalogue, but has a syntax error {reason}.") from None
-    entries = [entry for entry in catalogue if not entry.obsolete and not _is_translated(entry)]
-    messages = []
-    for entry in entries:
-        messages += [entry.msgid, entry.msgid_plural] if entry.msgid_plural else [entry.msgid]
-    num_forms = _NUM_FORMS.match(catalogue.metadata.get("Plural-Forms", ""))
-    translations = iter(translate_tagged_texts(messages, translate))
-    for entry in entries:
-        first = next(translations)
-        if not entry.msgid_plural:
-            entry.msgstr = first
-            continue
-        plural = next(translations)
-        forms = range(int(num_forms[1])) if num_forms else sorted(entry.msgstr_plural) or [0, 1]
-        # Plural form 0 is translated from the singular. If the target language has only one form, form 0 is
-        # translated from the plural.
-        new = {form: first if form == 0 and len(forms) > 1 else plural for form in forms}
-        old = {form: translation for form, translation in entry.msgstr_plural.items() if translation}
-        entry.msgstr_plural = new | old
-    return str(catalogue)
+    Raises:
+        ValueError: If the text is not a gettext catalogue.
+    """
+    lines = text.split("\n")
+    messages = _messages_of(lines)
+    num_forms = _num_forms(messages)
+    missing = [message for message in messages if not _is_translated(message)]
+    ids = [field for message in missing for field in message.values() if field.kind.startswith("msgid")]
+    translations = iter(translate_tagged_texts([_unescaped(field.string) for field in ids], translate))
+    # Each edit is a tuple (first line, line after the last line, new lines).
+    edits: list[tuple[int, int, list[str]]] = []
+    for message in missing:
+        singular = next(translations)
+        plural = next(translations) if "msgid_plural" in message else singular
+        keywords = [field.keyword for field in message.values() if field.kind == "msgstr"]
+        end = message[keywords[-1]].end
+        if num_forms and "msgid_plural" in message:
+            keywords = [f"msgstr[{form}]" for form in range(num_forms)]
+        for keyword in keywords:
+            field = message.get(keyword, _Field(keyword, "msgstr", end, end, ""))
+            if not field.string:
+                # Plural form 0 is translated from the singular. If the target language has only one form,
+                # form 0 is translated from the plural.
+                is_singular = keyword == "msgstr[0]" and len(keywords) > 1
+                new = _lines_of(keyword, singular if is_singular else plural)
+                edits.append((field.start, field.end, new))
+    # Make the last edit first, because an edit changes the indices of all later lines.
+    edits.sort(key=lambda edit: edit[0])
+    for start, end, new in reversed(edits):
+        lines[start:end] = new
+    return "\n".join(lines)
 
 
-def _is_translated(entry: "object") -> bool:
-    """Return True if the message, or each plural form, has a translation, including a fuzzy translation."""
-    forms = entry.msgstr_plural.values()  # type: ignore[attr-defined]
-    return bool(entry.msgstr) or (bool(forms) and all(forms))  # type: ignore[attr-defined]
+def _messages_of(lines: Sequence[str]) -> list[_Message]:
+    """Return the messages of a catalogue, without the obsolete messages."""
+    messages: list[_Message] = []
+    last: _Field | None = None
+    for number, line in enumerate(lines):
+        match = _LINE.fullmatch(line)
+        previous = last.kind if last else ""
+        if match is None or (match["kind"] and previous not in _PREVIOUS[match["kind"]]):
+            raise _syntax_error(number)
+        if match["keyword"]:
+            last = _Field(match["keyword"], match["kind"], number, number + 1, match["string"])
+            if previous in {"", "msgstr"} and last.kind != "msgstr":
+                messages.append({})
+            messages[-1][last.keyword] = last
+        elif match["string"] is not None:
+            if last is None:
+                raise _syntax_error(number)
+            last.end = number + 1
+            last.string += match["string"]
+    if last is not None and last.kind != "msgstr":
+        raise _syntax_error(last.start)
+    return messages
+
+
+def _syntax_error(number: int) -> ValueError:
+    return ValueError(f"The text must be a gettext catalogue, but has a syntax error (line {number + 1}).")
+
+
+def _num_forms(messages: Sequence[_Message]) -> int | None:
+    """Return the number of plural forms that the header of the catalogue gives. The header is the message
+    without text.
+    """
+    for message in messages:
+        if not message["msgid"].string and "msgstr" in message:
+            match = _NUM_FORMS.search(_unescaped(message["msgstr"].string))
+            return int(match[1]) if match else None
+    return None
+
+
+def _is_translated(message: _Message) -> bool:
+    """Return True if the message already has a translation, or translations of all plural forms. Also return
+    True if the translation is marked as fuzzy.
+    """
+    return all(field.string for field in message.values() if field.kind == "msgstr")
+
+
+def _unescaped(string: str) -> str:
+    return _ESCAPE.sub(_byte_of, string.encode()).decode(errors="replace")
+
+
+def _byte_of(escape: re.Match[bytes]) -> bytes:
+    if escape["letter"]:
+        return bytes([_CHARACTERS[escape["letter"][0]]])
+    number = int(escape["hex"], 16) if escape["hex"] else int(escape["octal"], 8)
+    return bytes([number % 256])
+
+
+def _lines_of(keyword: str, text: str) -> list[str]:
+    """Return the lines of a field. Each line of the text has its own line."""
+    strings = [f'"{line.translate(_ESCAPE_TABLE)}"' for line in re.findall(r"[^\n]*\n|[^\n]+", text)]
+    if len(strings) != 1:
+        return [f'{keyword} ""', *strings]
+    return [f"{keyword} {strings[0]}"]

@@ -11,7 +11,7 @@ from string import ascii_letters, digits, whitespace
 from unicodedata import category
 
 from .passages import Passage, Piece, TranslateSentences, join_parts
-from .placeholders import PLACEHOLDER, STATEMENT, TEMPLATE
+from .placeholders import NUMBERED_TAG, PLACEHOLDER, STATEMENT, TEMPLATE
 
 # An inline element is a part of a sentence. Any other element begins a new passage.
 _INLINE = frozenset(
@@ -27,7 +27,8 @@ _TRANSLATED_ATTRIBUTES = frozenset(("alt", "title", "placeholder", "aria-label")
 _ATTRIBUTE = re.compile(r"""[\s/]+([^\s/>=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?""")
 _REFERENCE = re.compile(r"&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")
 _ATOM = re.compile(
-    f"(?P<statement>{STATEMENT.pattern})|{PLACEHOLDER.pattern}|(?P<reference>{_REFERENCE.pattern})",
+    rf"(?P<statement>{STATEMENT.pattern})|{NUMBERED_TAG.pattern}|{PLACEHOLDER.pattern}"
+    rf"|(?P<reference>{_REFERENCE.pattern})",
     re.VERBOSE,
 )
 
@@ -188,7 +189,8 @@ class _Reader(HTMLParser):
         parts: list[str | Passage] = []
         pieces: list[Piece] = []
         for kind, name, raw, is_kept in self._elements():
-            if kind == "text" and not is_kept:
+            if (kind == "text" and not is_kept) or NUMBERED_TAG.fullmatch(raw):
+                # The parser of HTML reads the numbered tag `</0>` as a comment.
                 pieces += text_pieces(raw)
             elif (kind == "comment" and not is_kept) or (name in _INLINE and (is_kept or name in VOID)):
                 is_break = name == "br"
@@ -289,6 +291,10 @@ def text_pieces(raw: str) -> list[Piece]:
         pieces.append(_text_piece(raw[end : match.start()]))
         if match["statement"]:
             pieces.append(Piece("break", match[0]))
+        elif match["end"]:
+            pieces.append(Piece("atom", match[0]))
+        elif match["number"]:
+            pieces.append(Piece("close" if match["slash"] else "open", match[0], name=match["number"]))
         else:
             pieces.append(Piece("atom", match[0], unescape(match[0])))
         end = match.end()

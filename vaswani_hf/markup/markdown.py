@@ -21,9 +21,14 @@ from .html import (
 )
 from .passages import Passage, Piece, TranslateSentences, translate_passages
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=\S).*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
-# Matches the check box at the beginning of an item in a task list.
-_TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)")
+# Matches front matter in YAML or in TOML.
+_FRONT_MATTER = re.compile(
+    r"\A(?:---[ \t]*\n(?=\S).*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\n.*?\n\+\+\+)[ \t]*(?:\n|\Z)", re.DOTALL
+)
+# Matches the check box at the beginning of an item in a task list, and the mark of an alert, such as `[!NOTE]`.
+_TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)|\[![A-Za-z]+\][ \t]*\n")
+# Matches formulas such as `$x$` and `$$x$$`, but neither `$5 and $6` nor `${a}-${b}`.
+_MATH = re.compile(r"\$\$.+?\$\$|\$(?![\s{])[^$\n]*?(?<!\s)\$(?![\w{])", re.DOTALL)
 _FOOTNOTE = re.compile(r"\[\^[^\s\[\]]+\]")
 _FOOTNOTE_DEFINITION = re.compile(rf"{_FOOTNOTE.pattern}:[ \t]*")
 _SOFT_OR_HARD_BREAK = re.compile(r"\\?[ \t]*\n[ \t]*")
@@ -37,7 +42,9 @@ class _Block:
     """A block of a document, such as a paragraph or the cell of a table.
 
     Attributes:
-        content (str): The source code of the block.
+        content (str): The source code of the block. In the cell of a table, the parser has replaced `\\|` by
+            `|`.
+        is_cell (bool): True if the block is the cell of a table.
         place (list): A tuple (line number, first column, column after the last character) for each line of
             the block.
         before (str): The check box of a task, and the white space before the text, such as `&nbsp;`.
@@ -46,6 +53,7 @@ class _Block:
     """
 
     content: str
+    is_cell: bool
     place: list[tuple[int, int, int]]
     before: str
     pieces: list[Piece]
@@ -78,16 +86,18 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     cursor = (0, 0)
     # The parser writes the link definitions of the document into `definitions`.
     definitions: dict[str, Any] = {}
+    is_cell = False
     for token in parser.parse("\n".join(lines), definitions):
+        is_cell = token.type in {"th_open", "td_open"} or (is_cell and token.type == "inline")
         if token.type == "html_block":
             edits += _edits_of_html_block(token, lines, translate)
         if token.type != "inline" or not token.content.strip():
             continue
-        place = _place_of(token, lines, cursor)
+        content = token.content.replace("|", r"\|") if is_cell else token.content
+        place = _place_of(token, content, lines, cursor)
         pieces = _InlineReader(token.content).pieces_of(token.children)
         if place is None:
-            # The place of a table cell with an escaped "|" is not known. Set `cursor` to the end of the line,
-            # so that no later cell is found inside the cell.
+            # Set the cursor to the end of the line, so that no later cell of a table is found inside this cell.
             if token.map is not None:
                 cursor = token.map[0], len(lines[token.map[0]])
             continue
@@ -98,7 +108,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
         pieces = _with_kept_elements(_after(pieces, len(check_box)))
         before, pieces, after = divide_outer_space(pieces)
         cursor = place[-1][0], place[-1][2]
-        blocks.append(_Block(token.content, place, check_box + before, pieces, after))
+        blocks.append(_Block(token.content, is_cell, place, check_box + before, pieces, after))
     passages = [Passage(block.pieces, _escape_function(block.pieces)) for block in blocks]
     for block, translation in zip(blocks, translate_passages(passages, translate), strict=True):
         if translation == "".join(piece.raw for piece in block.pieces):
@@ -131,6 +141,8 @@ def _edit_of_block(block: _Block, lines: Sequence[str], translation: str) -> _Ed
     (line, start, end), *others = block.place
     prefix = lines[others[0][0]][: others[0][1]] if others else ""
     text = translation.replace("\n", f"\n{prefix}")
+    if block.is_cell:
+        text = re.sub(r"(?<!\\)\|", r"\\|", text)
     return _Edit(line, start, end, text=text, removed=[number for number, _, _ in others])
 
 
@@ -158,6 +170,7 @@ def _parser() -> Any:
     inline.at("image", _recording(image))
     inline.at("autolink", _recording(autolink))
     inline.after("link", "footnote", _footnote)
+    inline.after("link", "math", _recording(_math))
     parser.block.ruler.before(
         "reference",
         "footnote_definition",
@@ -196,6 +209,17 @@ def _footnote(state: Any, silent: bool) -> bool:
     return True
 
 
+def _math(state: Any, silent: bool) -> bool:
+    """Parse a formula, such as `$x$`."""
+    match = _MATH.match(state.src, state.pos, state.posMax)
+    if match is None:
+        return False
+    if not silent:
+        state.push("math", "", 0).content = match[0]
+    state.pos = match.end()
+    return True
+
+
 def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool:
     """Parse a definition such as `[^1]: text`, and the following lines that begin with four spaces."""
     start = state.bMarks[first] + state.tShift[first]
@@ -218,21 +242,23 @@ def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool
     return True
 
 
-def _place_of(token: Any, lines: Sequence[str], cursor: tuple[int, int]) -> list[tuple[int, int, int]] | None:
-    """Return `_Block.place`, or None if a line of the block is not found in the document."""
+def _place_of(
+    token: Any, content: str, lines: Sequence[str], cursor: tuple[int, int]
+) -> list[tuple[int, int, int]] | None:
+    """Return `_Block.place` of the source code `content`, or None if the document does not contain a line."""
     if token.map is None:
         return None
     number = token.map[0]
     place = []
-    for content in token.content.split("\n"):
+    for line in content.split("\n"):
         after = cursor[1] if number == cursor[0] else 0
-        while number < token.map[1] and content not in lines[number][after:]:
+        while number < token.map[1] and line not in lines[number][after:]:
             number += 1
             after = 0
         if number >= token.map[1]:
             return None
-        start = lines[number].index(content, after)
-        place.append((number, start, start + len(content)))
+        start = lines[number].index(line, after)
+        place.append((number, start, start + len(line)))
         number += 1
     return place
 
@@ -253,6 +279,7 @@ class _InlineReader:
             "softbreak": self._soft_break,
             "hardbreak": self._hard_break,
             "code_inline": self._code,
+            "math": self._code,
             "html_inline": self._html,
             "image": self._image,
             "footnote": self._footnote,

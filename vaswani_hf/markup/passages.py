@@ -26,6 +26,8 @@ TranslateSentences = Callable[[Sequence[str]], Iterable[Translation]]
 _WORD = re.compile(r"([^\w\s]*)(\S*?)([^\w\s]*)")
 # Matches white space that is not an ASCII character, such as a space that does not break.
 _OTHER_SPACE = re.compile(r"[^\S \t\n\r\f\v]")
+# Punctuation that belongs to the text before the punctuation, also if tags are between text and punctuation.
+_END_PUNCTUATION = ".,;:!?…)]}"
 _SPACE_OR_WORD = re.compile(r"\s+|\S+")
 
 
@@ -194,8 +196,10 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
             offset += len(piece.text)
             while piece.kind == "text" and cuts and cuts[0][1] <= offset:
                 end, begin = cuts.popleft()
-                sentences[-1].pieces.append(Piece("text", text=text[start : max(start, end)]))
-                sentences.append(_Sentence(separator=text[end:begin] or " "))
+                # The white space after the sentence can begin in an earlier piece.
+                last_text = text[start:end] or text[start:begin]
+                sentences[-1].pieces.append(Piece("text", text=last_text))
+                sentences.append(_Sentence(separator=text[max(start, end) : begin] or " "))
                 start = begin
             own = piece if piece.kind != "text" else Piece("text", raw=piece.raw, text=text[start:offset])
             sentences[-1].pieces.append(own)
@@ -241,7 +245,7 @@ def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
             is_glued = False
         elif piece.kind == "open" and is_closed and is_glued:
             following = next((one.text for one in pieces[number:] if one.text), " ")
-            if not following[0].isspace():
+            if not following[0].isspace() and following[0] not in _END_PUNCTUATION:
                 found.append(Piece("break"))
         found.append(piece)
     return found
@@ -436,6 +440,9 @@ def _target_units(translation: Translation, source: Sequence[Unit], separator: s
             # Copy the space between the two aligned source words, because the space can be a non-breaking
             # space.
             unit.space = source[unit.source].space or unit.space
+            if previous.raw and unit.raw:
+                # Put no space between two placeholders that have no space between them in the source.
+                unit.space = source[unit.source].space
     if units and source and not units[-1].is_word and not source[-1].is_word:
         # Align the punctuation at the end of the translation with the punctuation at the end of the source.
         units[-1].source = len(source) - 1

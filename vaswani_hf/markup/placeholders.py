@@ -2,27 +2,40 @@
 
 import re
 
-# Code of templates: ERB (`<%= x %>`), PHP (`<?= $x ?>`) and Jinja (`{% if x %}`). The patterns match no code
-# with a second opening mark, because otherwise the search time would grow with the square of the length of a
-# text with many opening marks.
+# Code of templates, such as `<%= x %>` (ERB), `<?= $x ?>` (PHP), `{% if x %}` (Jinja) and `[% x %]` (Template
+# Toolkit). The patterns match no code with a second opening mark, such as `<% <% x %>`, because otherwise the
+# search time would grow with the square of the length of a text with many opening marks.
 _ERB = r"<%(?s:(?!<%|%>).)*%>"
 _PHP = r"<\?(?s:(?!<\?|\?>).)*\?>"
 _JINJA = r"\{%(?:(?!\{%|%\}).)*%\}"
+_TOOLKIT = r"\[%(?s:(?!\[%|%\]).)*%\]"
+# The statements of Mustache and Handlebars, such as `{{#if x}}`, `{{else}}` and `{{/if}}`.
+_SECTION = r"\{\{~?(?:[\#/^]|else\b)[^{}]*\}\}"
 # Matches code that can contain characters of HTML, such as `<`.
-TEMPLATE = re.compile(rf"{_ERB}|{_PHP}|\{{%[^{{}}\n]*?%\}}|\{{\{{[^{{}}\n]*?\}}\}}")
-# Matches statements of templates. A statement stays between the same texts, because the order of the
-# statements matters. Expressions, such as `<%= x %>`, can move to another place in the sentence.
-STATEMENT = re.compile(rf"(?!<%=|<\?=)(?:{_ERB}|{_PHP}|{_JINJA})")
-# Matches placeholders such as `%s` and `%(n)d`.
-_FORMAT = r"(?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[diouxXeEfFgGcrsaA@]"
+TEMPLATE = re.compile(rf"{_ERB}|{_PHP}|{_TOOLKIT}|\{{%[^{{}}\n]*?%\}}|\{{\{{[^{{}}\n]*?\}}\}}")
+# Matches statements of templates. In the translation, a template statement stays between the same texts as in
+# the source, because the order of the statements matters. Expressions, such as `<%= x %>`, can move to
+# another place in the sentence. A statement of Template Toolkit begins with a word in capitals.
+STATEMENT = re.compile(
+    rf"(?!<%=|<\?=)(?:{_ERB}|{_PHP}|{_JINJA})|{_SECTION}|(?=\[%[-+=~]?\s*[A-Z]{{2}}){_TOOLKIT}"
+)
+# Matches the numbered tags of Lingui and i18next, such as `<0>`, `</0>` and `<1/>`, in a text or in HTML.
+NUMBERED_TAG = re.compile(r"(?:<|&lt;)(?P<slash>/?)(?P<number>\d+)\s*(?P<end>/?)(?:>|&gt;)")
+# Matches placeholders of C and Python, such as `%s`, `%-*d`, `%I64d` and `%(n)d`.
+_CONVERSION = r"(?:hh|ll|I64|I32|[hlLqjzt])?[diouxXeEfFgGcCrsSpaA@]"
+_FORMAT = rf"(?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0']*(?:\*(?:\d+\$)?|\d*)(?:\.(?:\*|\d+))?{_CONVERSION}"
+# Matches the placeholders `%name%` of Symfony and of Windows. `%s%%` and `%d%d` are placeholders of C.
+_VARIABLE = rf"(?<![\w%])%(?!{_CONVERSION}%)[A-Za-z_][\w.]*%(?![\w%])"
 _URL = r"""(?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]"""
 # Matches placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside
 # a word. Without the look-behind assertions, the search time would grow with the square of the length of a
 # word. A URL directly after a placeholder such as `%s` is a part of the placeholder.
 PLACEHOLDER = re.compile(
-    rf"{_ERB}|{_PHP}|{_JINJA}|{_FORMAT}(?:{_URL})?|(?<!\w){_URL}"
+    rf"{_ERB}|{_PHP}|{_JINJA}|{_TOOLKIT}|{_VARIABLE}|{_FORMAT}(?:{_URL})?|(?<!\w){_URL}"
     r"""
     | [$%\#@]?\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}          # {name}, {{x}}, ${x}, {n, plural, one {…}}
+    | \[\[[A-Za-z_][\w.]*\]\]                                   # [[x]] (Polymer)
+    | \$t\([^()\n]*\)                                          # $t(key) (i18next)
     | %%
     | \$[A-Za-z_]\w*                                            # $name
     | (?<!\w)www\.[^\s<>"']*[^\s<>"'.,;:!?)\]]

@@ -10,6 +10,7 @@ translation, and the pairs of tags are nested.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 
 @dataclass(slots=True)
@@ -180,6 +181,7 @@ def _aligned_range(
         return start, end
     # Find the contiguous range with the highest score. A unit adds 1 to the score if the aligned source unit
     # is inside the pair of tags, and subtracts 1 if the aligned source unit is outside.
+    has_words = any(pair.source_start <= i < pair.source_end for i in words)
     best = None
     best_sum = 0
     start = region[0]
@@ -192,7 +194,7 @@ def _aligned_range(
         if not free[i] or aligned is None:
             continue
         total += 1 if pair.source_start <= aligned < pair.source_end else -1
-        if total > best_sum and (target[i].is_word or best is not None):
+        if total > best_sum and (target[i].is_word or best is not None or not has_words):
             best_sum = total
             best = (start, i + 1)
     if best is None:
@@ -296,9 +298,14 @@ class _Writer:
         """Write a node, and the units and the nodes inside the node."""
         self._parts.append(node.raw)
         position = node.start
-        for child in sorted(node.children, key=lambda child: (child.start, child.end)):
+        children = sorted(node.children, key=lambda child: (child.start, child.end))
+        for child, following in zip_longest(children, children[1:]):
             self._write_units(position, child.start)
             before, after = self._spaces_around(child, parent=node)
+            is_joined = following is not None and child.after == following.before == "X"
+            if is_joined and following.start == child.end:
+                # Write no space between two unchangeable parts without space between them in the source.
+                after = ""
             self._parts.append(before)
             self._write_node(child)
             self._parts.append(after)

@@ -19,7 +19,6 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
     """Translate the text of a SubRip file (`.srt`). Raise a ValueError if the file is invalid."""
     import srt
 
-    text = text.replace("\r\n", "\n")
     if not text.strip():
         return text
     try:
@@ -29,7 +28,8 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
             f"The text must have the SubRip format, but has an error: {first_line_of(error)}."
         ) from None
     contents = [subtitle.content.strip() for subtitle in subtitles]
-    sources = [_NEW_SENTENCE.sub(" ", content) for content in contents]
+    # `\N` is the line break of other formats of subtitles. Players also know `\N` in SubRip files.
+    sources = [_NEW_SENTENCE.sub(" ", content.replace(r"\N", "\n")) for content in contents]
     translations = translate_tagged_texts(sources, translate)
     parts = []
     end = 0
@@ -38,8 +38,9 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
         time_stamps = _TIME_STAMPS.search(text, end)
         assert time_stamps is not None
         start = text.index(content, time_stamps.end())
-        num_lines = content.count("\n") - translation.count("\n") + 1
-        parts += [text[end:start], _in_lines(translation, num_lines)]
+        num_lines = content.replace(r"\N", "\n").count("\n") - translation.count("\n") + 1
+        line_break = r"\N" if r"\N" in content else "\n"
+        parts += [text[end:start], _in_lines(translation, num_lines).replace("\n", line_break)]
         end = start + len(content)
     return "".join(parts) + text[end:]
 

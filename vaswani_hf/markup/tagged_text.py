@@ -8,12 +8,14 @@ from .passages import Passage, Piece, TranslateSentences, translate_passages
 from .placeholders import PLACEHOLDER, STATEMENT
 
 _LINE_MARK = r"(?m:^[-–—]\ +|^[♪♫]+\ *|\ *[♪♫]+$)"
-_TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*)(?:\s[^<>]*|/)?>"
-# A "break" is copied unchanged: template statements, line breaks, tabs, white space at both ends of a text, a
-# dash at the start of a line, and musical notes at both ends of a line. The alternative `<\d*` matches a "<"
-# that does not begin a tag, as in "I <3 you".
+# Matches a tag such as `<b>`, or a numbered tag of Lingui or i18next such as `<0>`.
+_TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*|\d+(?=\s*/?>))(?:\s[^<>]*|/)?>"
+# Template statements, control characters such as tabs, and white space at the start and at the end of a text,
+# are a "break" in the pattern, because a "break" is copied unchanged. A dash at the start of a line, as in a
+# dialogue, and musical notes at both ends of a line are also a "break". The last alternative of the pattern
+# matches a "<" that does not begin a tag, as in "I <3 you".
 _PART = re.compile(
-    rf"(?P<break>{STATEMENT.pattern}|[\n\t]|\A\s+|\s+\Z|{_LINE_MARK})|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);|<\d*|[♪♫]+)",
+    rf"(?P<break>{STATEMENT.pattern}|[\x00-\x1f]|\A\s+|\s+\Z|{_LINE_MARK})|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);|<\d*|[♪♫]+)",
     re.VERBOSE,
 )
 
