@@ -31,7 +31,7 @@ def packaged_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
-    """Return the path of a file in `folder`, or of the recipe of the package with this name."""
+    """Return the path of the file `name` in `folder`, or else of the recipe `name` of the package."""
     path = folder / name
     if path.is_file():
         return path
@@ -65,7 +65,9 @@ def _description(text: str, path: Path) -> dict[str, str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return a recipe of the package. The section `data` includes the keys of the extended recipe."""
+    """Return a recipe of the package. The section `data` includes the keys of the recipe that `extends`
+    names.
+    """
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     if "extends" in content:
         base = _content(path.parent / content["extends"])

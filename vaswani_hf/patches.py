@@ -92,7 +92,9 @@ def quick_imports() -> Iterator[None]:
 
 
 class _DeferredDynamo(ModuleType):
-    """Replaces `torch._dynamo`. Its decorators do nothing. Other attributes import the real module."""
+    """Replaces `torch._dynamo` by decorators that do nothing. Access to any other attribute imports the real
+    `torch._dynamo`.
+    """
 
     @staticmethod
     def _decorator(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:

@@ -81,7 +81,8 @@ def register_translation_pipeline() -> None:
     """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline` if transformers lacks them."""
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # `pipeline` refuses the tasks in REMOVED_TASKS, which older versions of transformers do not have.
+    # `pipeline` refuses the tasks in REMOVED_TASKS. Older versions of transformers lack the dict
+    # REMOVED_TASKS.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))

@@ -7,7 +7,7 @@ __version__ = "0.2.0"
 
 # The README, the manual and the model cards contain this text, so that users learn how to install the
 # package. Texts must not advise users to install the package by its name, because the name is not registered
-# on PyPI. A stranger could register the name on PyPI, and run code on the machines of users.
+# on PyPI. A stranger could register the package name on PyPI, and run code on the machines of users.
 INSTALL_INSTRUCTION = (
     "The package is not on PyPI. Run `pip install .` in a clone of the repository of the package."
 )
@@ -21,8 +21,8 @@ def are_installed(libraries: Iterable[str]) -> bool:
 def install_command(extra: str) -> str:
     """Return the command that installs the libraries of an optional dependency group of pyproject.toml.
 
-    The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI. Each
-    library is in quotes, because zsh would treat `>` and `[` as special characters.
+    The returned command names the libraries instead of `vaswani_hf[extra]`, because the package is not on
+    PyPI. Each library is in quotes, because zsh would treat `>` and `[` as special characters.
     """
     # `vaswani --help` imports this file and must be fast.
     from importlib.metadata import requires

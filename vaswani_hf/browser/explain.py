@@ -43,8 +43,8 @@ from .explanation import (
 from .recording import CandidateRecorder, ProcessorRecorder
 
 # The runners-up of a target word are the most probable other words in its place. Find at most
-# `NUM_RUNNERS_UP` runners-up of each target word. Ignore a runner-up if its tokens up to the first changed
-# token have a probability below `LEAST_PROBABILITY`.
+# `NUM_RUNNERS_UP` other words for each target word. Ignore another word if the probability of its tokens, up
+# to the first token that differs from the target word, is below `LEAST_PROBABILITY`.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 
@@ -52,7 +52,8 @@ LEAST_PROBABILITY = 0.001
 def explain(
     translator: BaseTranslator, text: str, target: str | None = None, *, name: str = "", **settings: Any
 ) -> Explanation:
-    """Translate a text, as one sentence, with beam search. Explain this translation or the given `target`.
+    """Translate a text, as one sentence, with beam search. Explain the translation, or `target` if `target`
+    is given.
 
     The translator must not be an ensemble of models. `name` is the name of the model on the page. `settings`
     are arguments of `generate`, such as `num_beams`.
@@ -73,7 +74,9 @@ def explain(
 
 
 def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int | None) -> None:
-    """Raise an error if a text is too long for the model, or its self-attention weights for a page."""
+    """Raise an error if a text is too long for the model, or if its self-attention weights are too large for
+    a page.
+    """
     config = translator.model.config
     num_heads = config.num_hidden_layers * config.num_attention_heads
     longest = max(num_source, num_target or 0)
@@ -138,7 +141,7 @@ class _Explainer:
         return self._in_batches(hypotheses, [hypothesis.token_ids for hypothesis in hypotheses], score_batch)
 
     def _in_batches(self, inputs: list[Any], token_ids: list[list[int]], find: Any) -> list[Any]:
-        """Return the results of `find` for `inputs`, in batches of similar numbers of tokens."""
+        """Call `find` with batches of inputs of similar length. Return the results in the order of `inputs`."""
         num_source = len(self.segment.token_ids)
         sizes = [range(num_source + len(ids)) for ids in token_ids]
         results: list[Any] = [None] * len(inputs)
@@ -213,8 +216,9 @@ class _Explainer:
         # Maps the text of each runner-up of a target word to the runner-up.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
         # Different token changes can lead to the same runner-up. Beam searches take most of the time of an
-        # explanation. Therefore first search for the `NUM_RUNNERS_UP` most probable token changes of each
-        # target word, and for the other changes only if the first searches found fewer runners-up.
+        # explanation. Therefore first search only with the `NUM_RUNNERS_UP` most probable token changes of
+        # each target word. Search with the other changes only for words with fewer than `NUM_RUNNERS_UP`
+        # runners-up.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):
@@ -251,7 +255,7 @@ class _Explainer:
                 if token != best.token_ids[position] and token not in excluded:
                     changes.append((before + value, position, token))
         probable = [change for change in changes if change[0] >= math.log(LEAST_PROBABILITY)]
-        # Several token changes can give the same runner-up.
+        # Keep more token changes than runners-up, because several changes can lead to the same word.
         probable = sorted(probable, reverse=True)[: NUM_RUNNERS_UP + 2]
         return [(position, token) for _, position, token in probable]
 
@@ -276,14 +280,16 @@ class _Explainer:
     def _runner_up(
         self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
     ) -> RunnerUp:
-        """Return the word of `translation`, the best one after `change`, that contains the token `start`."""
+        """Return the runner-up: the word at the token `start` in `translation`, the best translation with
+        `change`.
+        """
         position, token = change
         token_ids = translation.token_ids or []
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If the new token begins the next word, only the new token shows that the word of the runner-up has
-        # ended. Therefore its probability is a factor of the runner-up's probability.
+        # If the changed token begins the next word, the changed token ends the runner-up. Therefore multiply
+        # the runner-up's probability by the probability of the changed token.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,
@@ -314,7 +320,7 @@ def _is_result(search: SearchRecord, token_ids: Sequence[int]) -> bool:
 
 
 def _weights(layers: Sequence[torch.Tensor]) -> Weights:
-    """Convert the attention weights of all layers, each [1, heads, rows, columns]."""
+    """Store the attention weights [1, heads, rows, columns] of each layer as `Weights`."""
     return Weights.of(torch.cat([layer.detach() for layer in layers]))
 
 

@@ -31,8 +31,8 @@ _OTHER_BYTES = 400_000
 LARGEST_WEIGHT = 65535
 # The size of a stored attention weight in bytes: the 2 bytes of an integer, multiplied by 4/3 for base64.
 BYTES_PER_WEIGHT = 8 / 3
-# The temperatures that a user of the page can choose with a slider. The page needs a normalizer
-# (`Node.normalizers`) for each temperature to compute exact log-probabilities.
+# The temperatures that a user of the page can choose with a slider. To compute exact log-probabilities, the
+# page needs the softmax normalizer (`Node.normalizers`) for each temperature.
 TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0)
 
 
@@ -104,8 +104,8 @@ class Node:
     """A token that the beam search has considered. A node and its ancestors are the tokens of a hypothesis.
 
     Attributes:
-        parent (int): The index of the node before this node; -1 for the root. The root represents all tokens
-            that the translation must begin with, such as the start token.
+        parent (int): The index of the node of the preceding token in `SearchRecord.nodes`; -1 for the root.
+            The root represents all tokens that the translation must begin with, such as the start token.
         token (int): The id of the token. `SearchRecord.texts` has the text.
         log_prob (float): The log-probability of the token, given the tokens of its ancestors; 0 for the root.
         step (int): The number of the search step that considered this node, from 1; 0 for the root.
@@ -113,15 +113,17 @@ class Node:
             this node, with an end token or at the length limit, and was among the K best candidates of its
             step. Otherwise "dropped".
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
-            None if a hypothesis with this node has finished, or was one of the K beams at the end.
+            None if a hypothesis that contains this node has finished, or is one of the K beams after the last
+            step.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
             child node is its `log_prob` / t, minus the normalizer for t. None if the search did not extend
             the hypothesis that ends with this node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
             by `coverage_penalty`. The term includes the attention weights with which the model predicts the
-            children of this node, so the score of a hypothesis uses the term of the parent of its last node.
-            None without a coverage penalty, or if the search did not extend the hypothesis.
+            children of this node. Therefore the score of a hypothesis uses the coverage term of the
+            second-to-last node. None without a coverage penalty, or if the search did not extend the
+            hypothesis.
     """
 
     parent: int
@@ -161,10 +163,10 @@ class SearchRecord:
     - All candidates of the step have ended.
     - `stops_when_full` is True, and K hypotheses have finished.
     - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
-      than the score of the finished hypothesis with the rank `num_counted`. For this comparison, the search
-      computes the score of the unfinished beam without the coverage term. The length penalty of the
-      unfinished beam uses the length `limit` if `considers_all_lengths` is True and `length_penalty` is
-      positive. Otherwise the length penalty uses the current length of the beam.
+      than the score of the finished hypothesis with the rank `num_counted`. The score of the best unfinished
+      beam is computed without the coverage term. If `considers_all_lengths` is True and `length_penalty` is
+      positive, the length penalty of the unfinished beam is computed for the maximum length `limit`.
+      Otherwise the length penalty is computed for the current number of tokens in the unfinished beam.
 
     Attributes:
         num_beams (int): K, the number of beams.
@@ -172,8 +174,10 @@ class SearchRecord:
         length_penalty_type (str): "gnmt" or "power".
         coverage_penalty (float): The factor of the coverage term of the score.
         limit (int): The maximum length of a hypothesis, in generated tokens.
-        num_counted (int): The number of finished hypotheses that the decision to stop uses, see above.
-        considers_all_lengths (bool): True if the decision to stop uses the length `limit`, see above.
+        num_counted (int): The rank of the finished hypothesis that the search compares with the best
+            unfinished beam, see above.
+        considers_all_lengths (bool): True if the search uses `limit` for the length penalty of unfinished
+            beams when the search decides whether to end, see above.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
         num_candidates (int): The number of best continuations that each step considers, at least
             `2 * num_beams`.
@@ -181,7 +185,8 @@ class SearchRecord:
         temperatures (sequence): The softmax temperatures of the entries of `Node.normalizers`.
         nodes (sequence): The nodes of the tree, each a `Node`. Each parent is before its children. The
             children of a beam are its `num_candidates` most probable next tokens, most probable first.
-        finished (sequence): The finished hypotheses, best first. The search keeps only the first K.
+        finished (sequence): The finished hypotheses, best first. The search keeps only the K best finished
+            hypotheses.
         texts (mapping): A mapping from token ids (as str) to texts, for all tokens of the tree.
     """
 
@@ -208,8 +213,9 @@ class RunnerUp:
     Attributes:
         text (str): The runner-up. An empty text means that the translation would have ended here.
         probability (float): The product of the probabilities of the tokens of `text`, after the same
-            preceding tokens as in the translation, and of `token` if `token` begins the next word.
-        position (int): The index in `Explanation.target` of the first token that differs.
+            preceding tokens as in the translation. If `token` begins the next word, the product also contains
+            the probability of `token`.
+        position (int): The index in `Explanation.target` of the first token that differs from the runner-up.
         token (int): The id of the token that replaces the token of the translation at `position`.
         translation (str): The best translation that begins with the tokens before `position`, then `token`.
         score (float): The score of `translation`.
@@ -256,7 +262,8 @@ class Explanation:
             penalty, plus the coverage term multiplied by `coverage_penalty`.
         attention (Attention): The attention weights.
         words (sequence): A `WordChoice` for each word of `target`.
-        search (SearchRecord or None): The beam search of the text. None if the search was not recorded.
+        search (SearchRecord or None): The record of the beam search that translates `source_text`. None if
+            the search was not recorded.
         search_note (str): A sentence that says why `search` is None. Empty if `search` is not None.
     """
 
@@ -279,7 +286,9 @@ class Explanation:
         return _json_of(self)
 
     def too_large(self, page_size: int) -> str:
-        """Return the error message for `page_size` bytes: too long a text, too many beams or both."""
+        """Return the error message for a page that is too large (`page_size` bytes), because of a long text,
+        many beams or both.
+        """
         num_source = len(self.source.tokens)
         num_target = len(self.target.tokens)
         num_beams = 1 if self.search is None else self.search.num_beams
@@ -310,7 +319,9 @@ class Explanation:
 
 
 def too_long(num_heads: int, num_source: int, num_target: int | None = None) -> str:
-    """Return the error message for a text that is too long. `num_heads` are all heads of all layers."""
+    """Return the error message for a text that is too long. `num_heads` is the sum of the numbers of heads of
+    all layers.
+    """
     fitting = math.isqrt(int((MAX_PAGE_SIZE - _OTHER_BYTES) / (BYTES_PER_WEIGHT * num_heads)))
     translation = "" if num_target is None else f" and its translation has {num_target:,} tokens"
     return (

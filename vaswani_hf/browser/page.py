@@ -32,7 +32,9 @@ _PUBLIC = (
 
 
 def page_of(explanation: Explanation) -> str:
-    """Return an HTML page that shows an explanation and needs no other file. Raise an error above 1.5 MB."""
+    """Return an HTML page that shows an explanation and needs no other file. Raise an error if the page is
+    larger than 1.5 MB.
+    """
     content = explanation.as_json()
     page = _page(explanation.target_text or explanation.source_text, content)
     size = len(page.encode())

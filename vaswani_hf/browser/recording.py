@@ -81,7 +81,9 @@ class TreeRecorder:
         self.nodes.append(node)
 
     def as_record(self, scorer: Scorer, tokenizer: Any, **settings: Any) -> SearchRecord:
-        """Return the record of the finished search. `settings` are `num_beams` to `end_ids` of the record."""
+        """Return the record of the finished search. `settings` are the fields of `SearchRecord` from
+        `num_beams` to `end_ids`.
+        """
         ends = self._finish(
             settings["num_beams"], settings["num_candidates"], settings["end_ids"], settings["limit"]
         )
@@ -108,7 +110,7 @@ class TreeRecorder:
         )
 
     def _finish(self, num_beams: int, num_candidates: int, end_ids: Sequence[int], limit: int) -> list[int]:
-        """Set `state` and `left` of all nodes. Return the last nodes of the finished hypotheses."""
+        """Set `Node.state` and `Node.left` of all nodes. Return the last nodes of the finished hypotheses."""
         finished: list[int] = []
         last_step = max(node.step for node in self.nodes)
         for step in range(1, last_step + 1):
@@ -119,7 +121,7 @@ class TreeRecorder:
                     self.nodes[index].state = "finished"
                     finished.append(index)
             if step == last_step:
-                # `record_step` sets the state of beams at the start of the next step. No step follows the
+                # `record_step` finds the beams of a step only when the next step starts. No step follows the
                 # last step, so set the state of its beams here.
                 for index in [i for i in candidates if i not in ended][:num_beams]:
                     self.nodes[index].state = "beam"
@@ -127,7 +129,7 @@ class TreeRecorder:
         return finished
 
     def _candidates(self, step: int) -> list[int]:
-        """Return the indices of the nodes of a step, the node with the most probable hypothesis first."""
+        """Return the indices of the nodes that a search step considered, the most probable hypothesis first."""
         of_step = [index for index, node in enumerate(self.nodes) if node.step == step]
         return sorted(of_step, key=lambda index: -self.sums[index])
 

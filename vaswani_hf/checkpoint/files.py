@@ -82,9 +82,9 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
 
 def recipe_file(folder: Path) -> Path | None:
     """Return the path of the recipe.yaml of a checkpoint, or None if the checkpoint has no recipe."""
-    # The recipe of a numbered checkpoint is in the folder of the run. Take the parent of the absolute path,
-    # because the path "." does not contain its parent. Also take the parent of the resolved path, because
-    # `folder` can be a symbolic link to a numbered checkpoint.
+    # The recipe of a numbered checkpoint is in the folder of the run. Search in the parent of the absolute
+    # path, because the path "." does not contain its parent. Also search in the parent of the resolved path,
+    # because `folder` can be a symbolic link to a numbered checkpoint.
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
@@ -136,7 +136,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class DamagedFileError(ValueError):
-    """Raised if a file of a checkpoint is damaged or missing. `__str__` adds the remedy to the fault."""
+    """Raised if a file of a checkpoint is damaged or missing. `__str__` adds a remedy to the error message."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}; copy or download the file again."
@@ -153,8 +153,8 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DamagedFileError(f"{place} is damaged") from None
     for shard in names:
-        # Refuse a name with a folder. Otherwise the package could read a file outside the checkpoint, and
-        # publish the file with the checkpoint.
+        # Refuse a path such as "../x.safetensors". Otherwise the package could read a file outside the
+        # checkpoint, and publish the file with the checkpoint.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
                 f"{place} must name .safetensors files in the same folder, but names {shard!r}; take the "
@@ -196,8 +196,8 @@ def new_folder(output: Path) -> Iterator[Path]:
     temporary folder is renamed to `output`. After an error, the temporary folder is deleted. Only one process
     at a time can create `output`. An error of a full disk becomes a `WriteError` that names `output`.
     """
-    # Make the path absolute, because the name of the temporary folder contains the folder name `output.name`.
-    # The paths "." and "x/.." contain no folder name: `output.name` is "" and "..".
+    # Make the path absolute, so that `output.name` is a folder name. The temporary folder is named after
+    # `output.name`. For the relative paths "." and "x/..", `output.name` is "" and "..".
     named, output = output, Path(os.path.abspath(output))
     if output == Path.cwd():
         raise InvalidValueError(

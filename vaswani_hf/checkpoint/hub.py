@@ -81,7 +81,7 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """Return the seconds to wait, at least `pause`. Return None if the request would fail again."""
+    """Return the seconds to wait before a new try, at least `pause`. Return None for a permanent error."""
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
     response = next((response for response in responses if response is not None), None)
@@ -94,7 +94,7 @@ def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
     limit = parse_ratelimit_headers(response.headers)
     if limit is None or limit.remaining > 0:
         return pause
-    # Add one second, because the Hub rounds the seconds down.
+    # Wait one second longer, because the Hub rounds `reset_in_seconds` down.
     return max(pause, limit.reset_in_seconds + 1)
 
 
@@ -212,7 +212,7 @@ def _refusal(error: BaseException) -> str | None:
     if response.request.headers.get("authorization") is not None:
         hidden = "this token may not read it"
         remedy = "use a token of a user who may read the " + word
-    # In a download (GET or HEAD), the user may have meant a local folder.
+    # In a download (GET or HEAD), `name` can be the misspelled name of a local folder.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (

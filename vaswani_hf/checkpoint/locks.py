@@ -24,15 +24,14 @@ from pathlib import Path
 from ..model.errors_vaswani import InvalidValueError
 
 LOCK_FILE = ".lock"
-# The maximum time to wait for a lock, in seconds. A short maximum is enough, because waiting for a lock helps
-# in only two cases: another process is checking whether the lock is free, or a killed process has not ended
-# yet.
+# The maximum time to wait for a lock, in seconds. A short time is enough, because waiting for a lock helps in
+# only two cases: another process is checking whether the lock is free, or a killed process has not ended yet.
 SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 # The file descriptors of the lock files and of the run folders that this process keeps open. A forked
-# process, such as a data worker, closes these file descriptors. Otherwise the lock would remain if the parent
-# process ends before the data worker.
+# process, such as a data worker, closes its copies of the file descriptors. Otherwise the lock would remain
+# if the parent process ends before the data worker.
 _DESCRIPTORS: set[int] = set()
 # Maps the absolute path of each locked run folder to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}
@@ -73,7 +72,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Create and lock a run folder, again if another process deletes the empty folder in between."""
+    """Create and lock a run folder. Try again if another process deletes the folder before it is locked."""
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
         try:
@@ -152,7 +151,9 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
 
 
 def _acquire(path: Path, sentence: str) -> int | None:
-    """Lock a lock file, and return its descriptor. Return None without file locks or write permission."""
+    """Lock a lock file, and return its descriptor. Return None if the file system has no locks, or if the
+    folder is not writable.
+    """
     # Import filelock late, because the import is slow, and many commands lock nothing.
     from filelock import lock_descriptor
 
@@ -201,7 +202,7 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
     )
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
-        # A lock file with content belongs to another process.
+        # Delete only an empty lock file, because a process that has a lock writes its id into the lock file.
         if os.fstat(descriptor).st_size == 0:
             path.unlink()
 

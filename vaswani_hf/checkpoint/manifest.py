@@ -17,7 +17,7 @@ from .files import MANIFEST_FILE, write_whole
 def write_manifest(
     folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None
 ) -> None:
-    """Write the manifest of `files`, by default of all files in the folder, with the entries `facts`."""
+    """Write the manifest of `files`, by default of all files in the folder. `facts` are additional entries."""
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
@@ -41,7 +41,7 @@ def _with_hash(content: dict[str, Any]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the verified manifest of a folder: the entry `files`, and the additional entries."""
+    """Return the manifest of a folder without its hash. Raise a ValueError if the hash is wrong."""
     text = (folder / MANIFEST_FILE).read_bytes()
     content = json.loads(text)
     if isinstance(content, dict):

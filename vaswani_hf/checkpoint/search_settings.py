@@ -1,4 +1,4 @@
-"""Finds the search settings in the generation config of a checkpoint that another engine does not support."""
+"""Finds search settings that another engine does not support, in the generation config of a checkpoint."""
 
 from collections.abc import Collection
 from typing import Any
@@ -15,7 +15,8 @@ _IDLE = frozenset(
     renormalize_logits return_dict_in_generate temperature top_k top_p transformers_version use_cache
     """.split()
 )
-# Values that have no effect although they are not the defaults. "power" is the length penalty of transformers.
+# Maps a search setting to a value that has no effect but is not the default. "power" is the length penalty of
+# transformers.
 _NEUTRAL = {"guidance_scale": 1.0, "length_penalty_type": "power"}
 
 

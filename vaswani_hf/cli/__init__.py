@@ -58,7 +58,7 @@ COMMANDS = {
         recipes.run,
     ),
     "init": Command(
-        "write a recipe that fits files of sentence pairs",
+        "write a recipe for your files of sentence pairs",
         "vaswani init my_run.yaml --source train.en --target train.de",
         init.InitOptions,
         init.run,
@@ -226,7 +226,7 @@ def _run(words: list[str]) -> int:
     if verbosity >= 0:
         command.run(options)
         return 0
-    # Hide all messages of the run. `main` prints errors after the end of the redirection.
+    # Hide all messages of the run. `main` prints the error message after the `with` block.
     with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
         command.run(options)
     return 0

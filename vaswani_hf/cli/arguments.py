@@ -178,7 +178,9 @@ def _help_of(field: FieldInfo) -> str:
 
 
 def _reader_of(kind: Any) -> Callable[[str], Any]:
-    """Return a converter of words. A word that is not a number stays text; `Settings` reports the error."""
+    """Return a function that converts a command-line word to `kind`. A word that is not a number stays text;
+    `Settings` reports the error.
+    """
 
     def read(text: str) -> Any:
         if kind is bool:

@@ -24,7 +24,9 @@ class ExportOptions(ModelOptions):
 
 
 def run(options: ExportOptions) -> None:
-    """Export the checkpoint, and print the largest difference between the outputs of both models."""
+    """Export the checkpoint, and print the largest difference between its outputs before and after the
+    export.
+    """
     from ..convert.export import export
 
     compared = export(

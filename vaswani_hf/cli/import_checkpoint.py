@@ -31,7 +31,9 @@ class ImportOptions(Options):
 
 
 def run(options: ImportOptions) -> None:
-    """Import the checkpoint, and print the largest difference between the outputs of both models."""
+    """Import the checkpoint, and print the largest difference between its outputs before and after the
+    import.
+    """
     from ..convert.importing import import_checkpoint
 
     report = import_checkpoint(

@@ -60,7 +60,9 @@ class InitOptions(Options):
         return self
 
     def language(self, side: str) -> str | None:
-        """Return the given language of "source" or "target", or the ending of the file name, such as en."""
+        """Return the language of `side` ("source" or "target") from its option or from the ending of the file
+        name.
+        """
         given = getattr(self, f"{side}_language")
         files = getattr(self, side)
         if given or not files:

@@ -34,10 +34,10 @@ def report(error: Exception, is_output_lost: bool) -> int:
 
 
 def _system_error_message(error: OSError, is_output_lost: bool) -> str:
-    """Return a sentence in place of Python's message, because Python's message may omit the file name."""
+    """Return a message for an OSError. Python's own message for an OSError can omit the file name."""
     name = f"'{error.filename}'" if error.filename else "A file"
     if error.errno == errno.ENOSPC and error.filename2:
-        # `shutil.copyfile` sets `filename2` to the target file. The target file is on the full disk.
+        # `shutil.copyfile` stores its target file, which is on the full disk, in `error.filename2`.
         name = f"'{error.filename2}'"
     if is_output_lost:
         name = "Standard output"

@@ -120,7 +120,7 @@ def translate_texts(
 
     num_workers = options.workers
     if is_typed_by_user(options.text, options.input):
-        # Worker processes would wait for the lines that the user types.
+        # Worker processes would start only after the user has typed several lines.
         num_workers = 1
     skips = chosen.on_error == "skip"
     counted = CountedRequests(requests)

@@ -13,16 +13,19 @@ _STATISTICS = Path("/proc/stat")
 
 
 def limit_spinning(environment: MutableMapping[str, str]) -> None:
-    """Reduce the time for which a waiting OpenMP thread spins from 300,000 iterations (milliseconds) to 1,000
-    (microseconds), because the other threads spin while another program uses the core of one thread. GNU's
-    OpenMP library reads GOMP_SPINCOUNT when torch is imported, so call this function before the import.
+    """Let a waiting OpenMP thread spin for only 1,000 iterations (microseconds) instead of 300,000
+    (milliseconds). If another program uses the core of one thread, all other threads wait for this thread and
+    spin. GNU's OpenMP library reads GOMP_SPINCOUNT when torch is imported, so call this function before the
+    import.
     """
     if not _WAITING_VARIABLES & environment.keys():
         environment["GOMP_SPINCOUNT"] = "1000"
 
 
 class ProcessorTimes(NamedTuple):
-    """Seconds since the start of the machine over all cores: total, idle, and used by this process."""
+    """Processor times in seconds, summed over all cores: total and idle since the start of the machine, and
+    the time that this process has used.
+    """
 
     total: float
     idle: float

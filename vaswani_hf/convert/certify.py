@@ -149,11 +149,13 @@ class _Certification:
         self._expected: dict[str, _Expected] = {}
 
     def own_rows(self) -> list[CertificateRow]:
-        """Return the rows of the checkpoint itself, one row for each search."""
+        """Return the certificate's rows about the checkpoint itself, one row for each search."""
         return [expected.row for expected in self._expected.values()]
 
     def expected(self, has_beams: bool, changes: Mapping[str, Any]) -> _Expected:
-        """Return the checkpoint's outputs. In the beam search, `changes` replace its settings."""
+        """Return the checkpoint's outputs. In a beam search, `changes` replace search settings of the
+        checkpoint.
+        """
         search = self._search(changes) if has_beams else {"num_beams": 1}
         key = json.dumps(search)
         if key not in self._expected:
@@ -168,7 +170,7 @@ class _Certification:
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
             # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.
-            # Use only "never", so that equal searches have equal settings and are measured only once.
+            # Always use "never", so that the same search is measured only once.
             search["early_stopping"] = "never"
         return search
 
@@ -193,7 +195,6 @@ class _Certification:
             # A translation that the length limit stopped has no end token.
             is_stopped = not token_ids or token_ids[-1] not in ends
             is_limited.append(is_cut or is_stopped)
-            # Compute no log-probabilities for a cut source text or a stopped translation.
             if not is_cut and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
@@ -292,7 +293,9 @@ def _largest_difference(log_probs: list[list[float]], expected: list[list[float]
 
 
 def _exceeded_limit(row: CertificateRow, own: CertificateRow) -> str:
-    """Describe the first limit that an exported model exceeds. Return an empty string if there is none."""
+    """Describe the first limit that an exported model exceeds. Return an empty string if the model exceeds no
+    limit.
+    """
     share = row.changed / row.sentences
     loss = own.bleu - row.bleu
     difference = row.largest_difference

@@ -46,13 +46,14 @@ def _rows(
 
 
 def without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
-    """Return the ids [B][L] of each row of `ids` [B, L] where `mask` [B, L] is 1."""
+    """Return the rows of `ids` [B, L] as lists without padding. `mask` [B, L] is 0 at padding tokens."""
     return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
 
 
 def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:
     """Return the largest difference between two tensors [B, T, V] of logits or log-probabilities, where
-    `mask` [B, T] is 1. Two values count as equal if both are so low that the probability of the token is 0.
+    `mask` [B, T] is 1. Values below `EXCLUDED_LOGIT / 2` count as equal, because the probability of the token
+    is then 0.
     """
     is_real = mask.bool()
     lowest = EXCLUDED_LOGIT / 2
@@ -61,7 +62,7 @@ def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torc
 
 
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
-    """Describe a difference in one line. Raise a ValueError if it exceeds `tolerance` or is NaN."""
+    """Describe a difference in one line. Raise a ValueError if `difference` exceeds `tolerance` or is NaN."""
     if math.isnan(difference):
         raise ValueError(
             f"The {what} and of the checkpoint must be numbers, but some are NaN; nothing was written."

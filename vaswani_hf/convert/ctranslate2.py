@@ -63,7 +63,7 @@ class VaswaniLoader(BartLoader):
         return spec
 
     def get_model_spec(self, model: VaswaniForSeq2SeqLM) -> TransformerSpec:
-        """Convert a model without the position tables and without the vocabularies."""
+        """Convert a model, but not its position tables and its vocabularies."""
         config = model.config
         activation = Activation[ACTIVATIONS[config.activation_function]]
         encoder = TransformerEncoderSpec(
@@ -73,7 +73,7 @@ class VaswaniLoader(BartLoader):
             activation=activation,
         )
         # Change `pre_norm` after the constructor, because the constructor creates the final LayerNorm only if
-        # `pre_norm` is True. CTranslate2 applies an existing final LayerNorm in any case.
+        # `pre_norm` is True. CTranslate2 applies an existing final LayerNorm for both values of `pre_norm`.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
         # Make CTranslate2 return the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
@@ -114,7 +114,7 @@ class VaswaniLoader(BartLoader):
 def to_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: str | Path, quantization: str | None = None
 ) -> None:
-    """Write a CTranslate2 model with its tokenizers, from a copy, because quantizing changes weights."""
+    """Write a CTranslate2 model with its tokenizers. Convert a copy, because quantizing changes the weights."""
     with TemporaryDirectory() as checkpoint:
         model.save_pretrained(checkpoint)
         save_tokenizers(*tokenizers, checkpoint)
@@ -182,7 +182,7 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
 
 
 def _with_one_width(attention: VaswaniAttention) -> Any:
-    """Pad the projections with zeros, so that keys and values have the same width, with the same outputs."""
+    """Give keys and values the same width. Padding the projections with zeros does not change the outputs."""
     d_k, d_v = attention.d_k, attention.d_v
     if d_k == d_v:
         return attention

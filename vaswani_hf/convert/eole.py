@@ -55,7 +55,7 @@ _ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "silu": "silu",
 }
-# Eole's defaults, because config.json has only other values.
+# Eole's default values. Eole writes a value to config.json only if the value is not the default.
 _DEFAULTS = {"heads": 8, "heads_kv": None, "norm_eps": 1e-5, "mlp_activation_fn": "relu"}
 _REQUIRED_OF_STACK: Requirements = {
     "layer_norm": (("standard", "standardFP32"), "only LayerNorm can be imported"),
@@ -226,7 +226,9 @@ def _logits_of_eole(
 
 
 def _stack_settings(model: Mapping[str, Any], stack: str) -> dict[str, Any]:
-    """Return the settings of a stack. The section of the stack takes precedence over the section "model"."""
+    """Return the settings of a stack. The section "encoder" or "decoder" takes precedence over the section
+    "model".
+    """
     return {**_DEFAULTS, **model, **(model.get(stack) or {})}
 
 

@@ -166,8 +166,8 @@ def card_data(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> ModelCardData | None:
-    """Return the model card's metadata with the given or recorded languages. Return None if the format writes
-    no descriptions.
+    """Return the model card's metadata. The languages are the arguments, or else the checkpoint's languages.
+    Return None if the format writes no descriptions.
     """
     if entry.describe is None:
         return None

@@ -51,12 +51,12 @@ def one_of(name: str, values: Collection[Any], reason: str) -> Limit:
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
-    """Return the reason for refusing a config without a start token of the decoder."""
+    """Return the reason to refuse the config if the decoder has no start token, else None."""
     return "the decoder of the format needs a start token" if decoder_start_token_id(config) is None else None
 
 
 def needs_end_token(config: VaswaniConfig) -> str | None:
-    """Return the reason for refusing a config without an end token."""
+    """Return the reason to refuse the config if the config has no end token, else None."""
     return "the search of the format needs an end token" if config.eos_token_id is None else None
 
 
@@ -73,7 +73,8 @@ class Expressible:
 
     Attributes:
         title (str): The name of the format in error messages.
-        fields (frozenset): The fields that may have any value, in addition to the fields of training.
+        fields (frozenset): The config fields that can have any value. The fields in `FIELDS_OF_TRAINING` can
+            also have any value.
         limits (Mapping): Maps the name of a field to a check of its value.
     """
 
@@ -137,8 +138,8 @@ class Engine(ABC):
         beam_search (bool): False if the runtime supports only greedy search.
         search (dict): The fields of `SearchSettings` that the runtime does not support, with the values that
             replace the checkpoint's values.
-        installation (str, optional): The command that installs the runtime, if no extra of pyproject.toml
-            with the format's name installs the runtime.
+        installation (str, optional): The command that installs the runtime. None if the extra with the
+            format's name in pyproject.toml installs the runtime.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -197,7 +198,7 @@ class ExportFormat:
     """Describes an export format.
 
     Attributes:
-        name (str): The value of `--format`. The extra of pyproject.toml with this name installs `libraries`.
+        name (str): The value of `--format`. The extra `name` in pyproject.toml installs `libraries`.
         main_file (str): The name (or the pattern of the name) of a file that only exports in this format
             have.
         library_name (str): The library that reads the format, for the model card.

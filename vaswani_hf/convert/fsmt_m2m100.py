@@ -1,5 +1,5 @@
-"""Imports the FSMT models and the M2M100 models of transformers. Both kinds of models were trained with
-fairseq.
+"""Imports the FSMT models and the M2M100 models of transformers. FSMT models and M2M100 models were trained
+with fairseq.
 
 FSMT (`facebook/wmt19-*`) is post-norm, and has a source and a target vocabulary. M2M100 (also NLLB) is
 pre-norm, and has one vocabulary for all languages. FSMT and M2M100 differ from the paper in four points: the
@@ -145,7 +145,7 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
 
 
 def _language_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[str]]:
-    """Return the tokenizer, or None if a fast tokenizer cannot be created, and notes for the user."""
+    """Return the tokenizer and notes for the user. The tokenizer is None if no fast tokenizer can be created."""
     settings: dict[str, Any] = {}
     if (path / TOKENIZER_FILES[1]).is_file():
         settings = read_json_object(path, TOKENIZER_FILES[1], path)
@@ -215,7 +215,9 @@ def _imported(
     notes: list[str],
     **architecture: Any,
 ) -> Imported:
-    """Create the imported model. The features in `state` have the order of the original: sines first."""
+    """Create the imported model. The features of all weights in `state` have the order of FSMT and M2M100:
+    sines first.
+    """
     pad = model.config.pad_token_id
     if pad is None:
         refuse(

@@ -1,4 +1,5 @@
-"""Converts a checkpoint to one HTML page that translates in the browser, without a server and the network.
+"""Converts a checkpoint to one HTML page that translates in the browser, without a server or a network
+connection.
 
 The exported folder contains:
 
@@ -93,7 +94,9 @@ def export_html(
     folder: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write the page and the module. With Node.js, compare the page with the model and the tokenizers."""
+    """Write the HTML page and the JavaScript module. With Node.js, compare the page with the model and the
+    tokenizers.
+    """
     assert tokenizers is not None
     generation = _generation_settings(model)
     model = with_scaled_dot(model).float()
@@ -178,7 +181,7 @@ def page_text_rules() -> dict[str, Any]:
 
 
 def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Return the settings of a tokenizer. Raise an error if `tokenizer.mjs` does not implement it."""
+    """Return the settings of a tokenizer. Raise an error if `tokenizer.mjs` does not implement the tokenizer."""
     if is_tree_tokenizer(tokenizer):
         raise NotExpressibleError(
             f"The target tokenizer makes parse trees, which {_TITLE} cannot express: the page generates only "
@@ -240,7 +243,7 @@ def _foreign_parts(file: dict[str, Any], split_special_tokens: bool) -> Iterator
 
 
 def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
-    """Return the steps of `part`, a normalizer or decoder: None, a single step, or a "Sequence" of steps."""
+    """Return the list of the steps of `part`, the settings of a tokenizer's normalizer or decoder."""
     if part is None:
         return []
     if part["type"] != "Sequence":

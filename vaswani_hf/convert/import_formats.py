@@ -32,7 +32,8 @@ class ReadOptions:
 
     Attributes:
         timescales (str, optional): The config field `position_timescales`. None: the format's own timescales.
-        vocabularies (tuple): The paths of vocabulary files, if the checkpoint contains and names none.
+        vocabularies (tuple): The paths of vocabulary files, for a checkpoint that neither contains nor names
+            vocabulary files.
         config (Path, optional): A JSON or YAML file with settings that the checkpoint does not contain, such
             as the number of heads.
     """
@@ -48,8 +49,8 @@ class Imported:
 
     Attributes:
         config (VaswaniConfig): The config of the imported model.
-        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. One of the names of a tied
-            weight is enough.
+        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. A tied weight needs only one
+            of its names.
         generation_config (GenerationConfig): The generation config with the search options of the checkpoint.
         tokenizers (tuple, optional): The source and the target tokenizer; the same object twice for a joint
             vocabulary. None if the checkpoint has no vocabularies.
@@ -101,7 +102,7 @@ class ImportFormat:
     """Describes a checkpoint format of another library that can be imported.
 
     Attributes:
-        name (str): The value of `--from`. The extra of pyproject.toml with this name installs `libraries`.
+        name (str): The value of `--from`. The extra `name` in pyproject.toml installs `libraries`.
         title (str): The name of the format in messages, such as "MarianMT of transformers".
         recognise (Recognise): Recognises the format, and reads only as much of a checkpoint as necessary.
         read (Read): The function that reads a checkpoint.
@@ -155,7 +156,9 @@ class UnsupportedError(ValueError):
 
 
 def refuse(field: str, value: Any, reason: str) -> NoReturn:
-    """Raise an `UnsupportedError` about a setting of a checkpoint. `reason` follows the word "because"."""
+    """Raise an `UnsupportedError` about a setting of a checkpoint. `reason` ends the error message, after the
+    word "because".
+    """
     raise UnsupportedError(f"The original has `{field}` {value!r}, and cannot be imported, because {reason}.")
 
 
@@ -185,9 +188,10 @@ def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None
 
 
 def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
-    """Return the config field `norm_position`. `before` and `after` name the settings with the operations
-    before and after each sub-layer: "n" is LayerNorm, "d" is dropout, `residual` is the residual connection.
-    Raise an `UnsupportedError` for another order of operations.
+    """Return the config field `norm_position`. `before` and `after` are the names of two settings. The
+    settings contain one letter for each operation before or after a sub-layer: "n" for LayerNorm, "d" for
+    dropout, and the letter `residual` for the residual connection. Raise an `UnsupportedError` for another
+    order of operations.
     """
     sequences = [(settings.get(name) or "").replace("none", "") for name in (before, after)]
     operations = [sequence.replace("d", "") for sequence in sequences]

@@ -311,8 +311,8 @@ def _write_card(
         # Record no local path, because results.json may be published.
         name=str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         is_on_hub=is_on_hub,
-        # `vaswani push` generates the model card again with this name. If the cards differ, the user has
-        # edited the card in the folder, and `vaswani push` keeps the edited card.
+        # `vaswani push` generates the model card again with this name. A card in the folder that differs from
+        # the generated card was edited by the user, so `vaswani push` keeps it.
         imported_as=name,
         peer=entry.peer,
         difference=difference,

@@ -45,7 +45,7 @@ _LAYER_NORM_EPS = 1e-6
 # Every vocabulary of JoeyNMT begins with these special tokens, in this order.
 _SPECIAL_TOKENS = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
 _UNK, _PAD, _BOS, _EOS = range(4)
-# Allowed, because the training state in a checkpoint may contain NumPy numbers.
+# Classes that the import allows in a checkpoint, because the training state can contain NumPy numbers.
 _CLASSES = (
     "numpy.dtype",
     "numpy.core.multiarray.scalar",
@@ -56,7 +56,7 @@ _CLASSES = (
 )
 # Maps the name of each activation in JoeyNMT to its name in transformers.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
-# The last module of each sub-layer in a layer, in the order of the sub-layers.
+# For each sub-layer of a layer, in order, the name of the last linear layer.
 _SUBLAYERS = {
     "encoder": ("self_attn.out_proj", "fc2"),
     "decoder": ("self_attn.out_proj", "encoder_attn.out_proj", "fc2"),
@@ -235,11 +235,11 @@ def _without_alpha(
     In a post-norm stack, LayerNorm(f(x) + alpha * x) equals LayerNorm(f(x) / alpha + x), except for the
     effect of the epsilon. Therefore the import divides the output layer of each sub-layer f by alpha.
 
-    In a pre-norm stack, the import divides the output layer of the k-th sub-layer by alpha^k. The hidden
-    states after the k-th sub-layer are then JoeyNMT's hidden states divided by alpha^k. LayerNorm(x /
-    alpha^k) equals LayerNorm(x), except for the effect of the epsilon. Without a final LayerNorm, the outputs
-    of a pre-norm encoder with n sub-layers are divided by alpha^n. Therefore the import multiplies the key
-    and value projections of the cross-attention by alpha^n.
+    In a pre-norm stack, the import divides the output layer of the k-th sub-layer by alpha^k, the k-th power
+    of the residual factor alpha. The hidden states after the k-th sub-layer are then JoeyNMT's hidden states
+    divided by alpha^k. LayerNorm(x / alpha^k) equals LayerNorm(x), except for the effect of the epsilon.
+    Without a final LayerNorm, the outputs of a pre-norm encoder with n sub-layers are divided by alpha^n.
+    Therefore the import multiplies the key and value projections of the cross-attention by alpha^n.
     """
     state = dict(state)
     for stack, sublayers in _SUBLAYERS.items():

@@ -58,7 +58,9 @@ def joeynmt_tokenizers(
 def _tokenizer(
     folder: Path, settings: Mapping[str, Any], tokens: list[str]
 ) -> tuple[PreTrainedTokenizerFast, str | None]:
-    """Create the tokenizer of a language, or return one that splits at spaces, and the reason."""
+    """Return the tokenizer of a language, and None. If the tokenizer cannot be imported, return a tokenizer
+    that splits at spaces, and the reason.
+    """
     ids = {token: number for number, token in enumerate(tokens)}
     unknown, pad, start, end = tokens[:4]
     special = SpecialTokens(pad, start, end, unknown)

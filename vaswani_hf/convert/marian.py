@@ -190,8 +190,8 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
     """Give `<pad>` a very low output bias, so that the probability of `<pad>` is 0. Also set the output
-    projection's row of `<pad>` to zero. A tied projection keeps the row if `<pad>` is the start token, as in
-    models of the Marian toolkit, because the row is then the embedding of the start token.
+    projection's row of `<pad>` to zero. If `<pad>` is the start token, a tied output projection keeps the row
+    of `<pad>`, because the decoder needs the row as the start embedding.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -204,7 +204,7 @@ def _generation_config(
     config: GenerationConfig, num_positions: int, excludes_padding: bool
 ) -> GenerationConfig:
     """Return a copy without the settings that transformers does not support, and log a warning with the
-    removed settings. If `excludes_padding` is True, the copy forbids `<pad>` in translations.
+    removed settings. If `excludes_padding` is True, the returned config forbids `<pad>` in translations.
     """
     settings = config.to_dict()
     removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
@@ -318,7 +318,9 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
 
 
 def _text_of(token: Any) -> str:
-    """Return the text of a special token of tokenizer_config.json: a string, or a dict of an `AddedToken`."""
+    """Return the text of a special token. In tokenizer_config.json, a special token is a string or a dict (an
+    `AddedToken`).
+    """
     return token["content"] if isinstance(token, dict) else token
 
 

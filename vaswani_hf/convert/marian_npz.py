@@ -2,8 +2,9 @@
 
 A model file contains the weights, and the options as YAML text in the entry `special:model.yml`. The option
 `type` is "transformer" or "transformer-new". The two types have different weight names, and different
-epsilons in LayerNorm: 1e-6 for "transformer" and 1e-5 for "transformer-new". Both types store each weight
-matrix in the shape [inputs, outputs].
+epsilons in LayerNorm: 1e-6 for "transformer" and 1e-5 for "transformer-new". Both "transformer" and
+"transformer-new" store the weight matrices of attention and feed-forward layers in the shape [inputs,
+outputs].
 
 Marian's models differ from the paper in four points: biases in attention; tensor2tensor's timescales, with
 all sines in the first half of the features; an output projection with a bias; a decoder that starts from a
@@ -148,7 +149,8 @@ def _embedding_names(options: Mapping[str, Any]) -> Names:
         names["decoder_Wemb"] = "model.decoder.embed_tokens.weight"
     if not is_tied:
         names["decoder_ff_logit_out_Wt"] = "lm_head.weight"
-    # Old versions of Marian store the transpose of the output projection [V, D] under another name.
+    # Old versions of Marian store the output projection in the shape [D, V] instead of [V, D], under another
+    # name.
     names["decoder_ff_logit_out_W"] = "lm_head.weight.T"
     if options["type"] == NEW_TYPE:
         for stack in ("encoder", "decoder"):
@@ -187,7 +189,8 @@ def _new_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, 
     )
     is_encoder = stack == "encoder"
     self_block = "selfAttentionBlock" if is_encoder else "autoRegressiveBlock"
-    # In Marian, a ReLU is a part of the first projection. Any other activation is a separate layer.
+    # In Marian, a ReLU is a part of the first projection. Any activation other than ReLU is a separate layer
+    # of the feed-forward network.
     is_relu = options.get("transformer-ffn-activation", "swish") == "relu"
     first = "at(0)->as<marian::nn::LinearReluDropout>()" if is_relu else "at(0)->as<marian::nn::Linear>()"
     second = f"at({1 if is_relu else 3})->as<marian::nn::Linear>()"
@@ -215,7 +218,7 @@ def _new_stack(stack: str) -> str:
 
 
 def is_matrix(name: str) -> bool:
-    """Return True if Marian stores the transpose of the weight. `name` is the name in this package."""
+    """Return True if Marian stores the transpose of the weight that has the name `name` in this package."""
     return name.endswith(("_proj.weight", "fc1.weight", "fc2.weight"))
 
 
@@ -312,7 +315,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
 
 
 def _model_file(path: Path) -> Path:
-    """Return the model file, or the only model file in a folder."""
+    """Return the file `path`, or the only model file in the folder `path`."""
     if path.suffix == ".bin":
         refuse("model", path.name, "`.bin` files may contain int8 weights; use a model file `.npz`")
     if not path.is_dir():
@@ -413,8 +416,9 @@ def _is_any(own: Mapping[str, torch.Tensor], ending: str) -> bool:
 def _add_start_token(own: dict[str, torch.Tensor]) -> int:
     """Add a row for the start token to both embeddings and the output projection. Return its id.
 
-    The start token has the same id in both vocabularies, so a smaller vocabulary first gets rows of no token.
-    In the target vocabulary, such rows get a very low output bias, so that the search never chooses them.
+    The start token has the same id in both vocabularies, so the smaller vocabulary first gets unused rows, up
+    to the size of the larger vocabulary. Unused rows of the target vocabulary get a very low output bias, so
+    that the search never chooses them.
     """
     num_target = len(own[EMBEDDINGS[1]])
     pad = max(len(own[name]) for name in EMBEDDINGS)

@@ -10,9 +10,10 @@ The type of the exported Marian model depends on the checkpoint:
 - The export writes the type "transformer-new", for Marian 1.12 and later, for all other checkpoints. The
   export stores the sinusoids of the checkpoint as Marian's learned positions. Marian does not multiply
   embeddings by sqrt(d_model) in models with learned positions, so the export multiplies the stored embeddings
-  by sqrt(d_model). If the output projection was tied to the embeddings, the export stores the output
-  projection as a separate matrix. Marian's decoder starts from a vector of zeros. Therefore the export adds
-  the embedding of the start token to the first row of the decoder's position table.
+  by sqrt(d_model). The export does not multiply the output projection by sqrt(d_model). Therefore the export
+  stores an output projection that is tied to the embeddings as a separate matrix. Marian's decoder starts
+  from a vector of zeros. Therefore the export adds the embedding of the start token to the first row of the
+  decoder's position table.
 
 Marian 1.12.42 has three errors. For models of the type "transformer" with learned positions, Marian stops
 with an error message. For models of the type "transformer" with pre-norm, the search of Marian omits a
@@ -82,7 +83,7 @@ _MARIAN_ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVA
 _POSITIONS = ("sinusoidal", "learned", "none")
 # The version of Marian with which the tests run exported models.
 _VERSION = "1.12.42"
-# The search settings that Marian supports with all values.
+# The search settings for which Marian supports every value.
 _SETTINGS = frozenset("num_beams length_penalty max_length_a".split())
 # The search settings for which Marian has only a similar setting.
 _REPLACED = frozenset(
@@ -160,7 +161,7 @@ def _search_options(
     """
     unknown = tokenizers[-1].unk_token_id
     supported = set(_SETTINGS)
-    # Marian can exclude only the unknown token. The exported model never generates `<pad>`.
+    # Marian can exclude only the unknown token from translations. The exported model never generates `<pad>`.
     if {unknown, model_config.pad_token_id}.issuperset(config.suppress_tokens or ()):
         supported.add("suppress_tokens")
     refuse_other_settings(config, supported | _REPLACED, EXPRESSIBLE.title)
@@ -201,7 +202,9 @@ def _batches(config: VaswaniConfig) -> dict[str, Any]:
 
 
 def is_marian_default(config: VaswaniConfig) -> bool:
-    """Return True if the type "transformer" computes the same function with the same weights."""
+    """Return True if a model of Marian's type "transformer" with the same weights computes the same function
+    as the checkpoint.
+    """
     return (
         config.position_embedding == "sinusoidal"
         and config.position_timescales == "tensor2tensor"
@@ -264,7 +267,8 @@ def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
     A shared or tied weight is returned under each of its names, because the export changes some of these
     weights separately. Attention layers without biases get biases of zeros, because Marian always adds
-    biases. If `<pad>` has the probability 0, `<pad>` gets a very low output bias, or its row is left out.
+    biases. If `<pad>` has the probability 0, `<pad>` gets a very low output bias, or the embeddings and the
+    output projection get no row of `<pad>`.
     """
     config = model.config
     state = {name: tensor.detach() for name, tensor in model.named_parameters()}
@@ -291,7 +295,9 @@ def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 def _add_position_tables(
     state: dict[str, torch.Tensor], model: VaswaniForSeq2SeqLM, num_positions: int
 ) -> None:
-    """Multiply the embeddings by the scaling factor `embed_scale`, and add position tables [L, D]."""
+    """Multiply the embeddings in `state` by the scaling factor `embed_scale`, and store position tables [L,
+    D] in `state`.
+    """
     position_ids = torch.arange(num_positions, device=model.device)
     if model.config.position_embedding == "learned":
         # Repeat the last learned position, because Marian stops with an error if the table lacks a position.
@@ -380,7 +386,7 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
 
 
 def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
-    """Import the exported folder again, because Marian is missing. Return the largest difference (nats)
+    """Check the export without Marian: import the exported folder again. Return the largest difference (nats)
     between log-probabilities of the checkpoint and of the imported model.
     """
     imported = read_marian_npz(folder, ReadOptions())
@@ -396,7 +402,8 @@ def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
     with torch.no_grad():
         expected = model(**batch).logits.log_softmax(dim=-1)
         log_probs = written(**theirs).logits.log_softmax(dim=-1)
-    # Compare only the token ids of both models, because one of the models can have an additional start token.
+    # Compare only the token ids that both models have, because one of the models can have an additional start
+    # token.
     num_classes = min(config.decoder_vocab_size, model.config.decoder_vocab_size)
     return largest_difference(log_probs[..., :num_classes], expected[..., :num_classes], is_target)
 

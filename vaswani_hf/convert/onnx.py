@@ -111,7 +111,7 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
             "use_cache": True,
         }
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
-        # The graphs support only this kind of cache, even if the model has an attention window.
+        # The graphs support only a cache of all tokens, even if the model has an attention window.
         past = decoding_cache(model.config, is_whole=True)
         model(**prefix, past_key_values=past)
     further = {
@@ -134,7 +134,8 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
 
 def _varying(shapes: Any) -> Any:
     """Mark only the batch axis and the length axes as dynamic, because tracing takes minutes if all axes are
-    dynamic. The inputs are [B, S], [B, S, D], and keys and values [B, H, S, K] of H heads.
+    dynamic. The inputs are token ids and masks [B, S], hidden states [B, S, D], and keys and values [B, H, S,
+    K] of H heads.
     """
     if isinstance(shapes, dict) and 0 in shapes:
         return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}

@@ -70,8 +70,8 @@ class OnnxModel(VaswaniForSeq2SeqLM):
 
     def __init__(self, folder: Path):
         config = VaswaniConfig.from_pretrained(folder)
-        # The graphs apply the attention windows, and need the keys and values of all tokens. Without windows
-        # in the config, `generate` caches all tokens.
+        # The graphs apply the attention windows to the keys and values of all tokens. Without windows in the
+        # config, `generate` caches all tokens.
         config.attention_window = None
         with torch.device("meta"):
             super().__init__(config)
@@ -96,8 +96,9 @@ class OnnxModel(VaswaniForSeq2SeqLM):
         cache: Any = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Compute the logits [B, T, V], with the arguments of `VaswaniForSeq2SeqLM.forward`. A given cache is
-        extended. Without a cache, `decoder_input_ids` must contain all target tokens.
+        """Compute the logits [B, T, V], with the arguments of `VaswaniForSeq2SeqLM.forward`. `forward` adds
+        the new keys and values to a given cache in place. Without a cache, `decoder_input_ids` must contain
+        all target tokens.
         """
         past = past_key_values if cache is None else cache
         if encoder_outputs is None:

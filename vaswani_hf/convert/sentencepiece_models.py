@@ -7,12 +7,12 @@ by their ids.
 
 A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. Then
 each tokenizer contains the pieces of both SentencePiece models, but must split texts only into pieces of its
-own model. The conversion disables a foreign piece: the piece gets the character `_FOREIGN` (U+E000) at its
-beginning. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes it. The conversion
-never disables a piece of one character, or a piece that consists only of unknown characters (characters that
-occur in no piece of the tokenizer's own model). The tokenizer needs pieces of unknown characters, because
-SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in the
-vocabulary.
+own model. To disable a piece of the other SentencePiece model, the conversion inserts the character
+`_FOREIGN` (U+E000) before the piece. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer
+removes it. The conversion never disables a piece of one character, or a piece that consists only of unknown
+characters (characters that occur in no piece of the tokenizer's own model). SentencePiece joins adjacent
+unknown characters to one piece, and Marian looks up the joined piece in the vocabulary. Therefore the
+tokenizer needs all sequences of unknown characters in the vocabulary.
 """
 
 import base64
@@ -142,7 +142,8 @@ def fast_tokenizer(
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
     """Create a fast tokenizer that splits text into the same pieces as a SentencePiece model. `others` are
-    further special tokens. The tokenizer never uses a piece of several characters that is missing in `ids`.
+    special tokens in addition to the tokens in `special`. The tokenizer never uses a piece of several
+    characters that is missing in `ids`.
     """
     unsplit = {*special, *others}
     tags = [token for token in ids if TAG.fullmatch(token)]
@@ -188,8 +189,9 @@ def source_and_target_tokenizers(
     """Create both tokenizers from the source and the target vocabulary.
 
     `model_files` are the SentencePiece models that segmented the training data: one joint model, or the
-    source model and the target model. Without `model_files`, `word_tokenizer` creates the tokenizers with
-    `joiner`. `source_has_end` is False if the library adds no end token to source texts.
+    source model and the target model. Without `model_files`, the tokenizers split texts at spaces, and the
+    decoder joins each token that ends with `joiner` to the next token. `source_has_end` is False if the
+    library adds no end token to source texts.
     """
     tokenizers = []
     for number, ids in enumerate(vocabularies):
@@ -207,8 +209,8 @@ def source_and_target_tokenizers(
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
-    """Return True if a piece of several characters is missing in `ids`. A tokenizer of `fast_tokenizer` never
-    uses a missing piece, and so can split texts differently than SentencePiece.
+    """Return True if a piece of several characters is missing in `ids`. Without the piece, a tokenizer of
+    `fast_tokenizer` can split texts differently than SentencePiece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -240,8 +242,8 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """Create the normalizer. `known` has the characters of all pieces of `model`. `runs` has the tokens that
-    are not in `model.pieces` and do not begin with `_FOREIGN`.
+    """Create the normalizer. `known` has the characters of all pieces of `model`. `runs` has tokens that are
+    not pieces of `model`: single characters, and sequences of unknown characters.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
@@ -277,8 +279,8 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # Split texts before and after each piece of one character that has no id and is no part of another piece.
-    # Otherwise the tokenizer joins adjacent unknown characters to one token.
+    # Split texts before and after each character in `missing`: a piece that has no token id and occurs in no
+    # longer piece. Otherwise the tokenizer joins adjacent unknown characters to one token.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 
@@ -320,8 +322,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
         if token in special or not (token.startswith(_FOREIGN) or _is_run(source, token))
     }
     for splitter in splitters[1:]:
-        # Add the pieces of one character that have no id. `_pre_tokenizer` has written these characters into
-        # the pattern of the splitter.
+        # Add the one-character pieces without an id, which are in the regular expression that
+        # `_pre_tokenizer` created.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():
@@ -341,14 +343,16 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
-    # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the sequence is in the
-    # vocabulary, as `token` is, and as `token * 2` can be.
+    # The normalizer replaces a sequence of unknown characters by `_UNKNOWN` if the vocabulary does not
+    # contain the sequence. The vocabulary contains `token`, and can contain `token * 2`.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 
 
 def without_foreign_mark(tokens: list[str]) -> list[str]:
-    """Remove `_FOREIGN` from the beginning of each token, unless `tokens` also contains the plain token."""
+    """Remove `_FOREIGN` from the beginning of each token, unless `tokens` also contains the token without
+    `_FOREIGN`.
+    """
     known = set(tokens)
     plain = [token.removeprefix(_FOREIGN) for token in tokens]
     return [token if short in known else short for token, short in zip(tokens, plain, strict=True)]

@@ -35,7 +35,8 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
     "cross_attention_score": one_of("cross_attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
     "attention_window": _whole_attention,
 }
-# The config fields that may have any value in such formats, except for the limits of a format.
+# The config fields that formats with only scaled dot-product attention support with every value. Each format
+# can have additional limits.
 SCALED_DOT_FIELDS = frozenset(
     """
     vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
@@ -70,7 +71,9 @@ def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
 @torch.no_grad()
 def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
-    """Return the query projection with which `q k / sqrt(d_k)` is the score of `attention`."""
+    """Return the weights of a query projection with which scaled dot-product attention has the same scores as
+    `attention`.
+    """
     folded = {}
     for name, value in attention.q_proj.named_parameters():
         heads = value.double().unflatten(0, (-1, attention.d_k))

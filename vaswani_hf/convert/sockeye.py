@@ -266,7 +266,9 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
 
 
 def _with_positions(state: dict[str, torch.Tensor], positions: str, d_model: int) -> dict[str, torch.Tensor]:
-    """Reorder the features of a model with sinusoids, or extend the shorter table of learned positions."""
+    """With sinusoids, reorder the features. With learned positions, make the position tables of the encoder
+    and the decoder equally long.
+    """
     tables = [state.pop(name) for name in POSITION_TABLES if name in state]
     if positions == "sinusoidal":
         return to_interleaved(state, d_model)

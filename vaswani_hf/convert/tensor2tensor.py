@@ -76,7 +76,8 @@ _HPARAMS_SETS: dict[str, dict[str, Any]] = {
     "transformer_tiny": {"num_heads": 4},
 }
 _PAD, _END = 0, 1
-# The names of variables in a checkpoint. The beginning (the TensorFlow scope) differs between models.
+# The names of variables in a checkpoint. The TensorFlow scope at the beginning of a name differs between
+# models.
 _BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
 _SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
 _TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")
@@ -213,8 +214,9 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
     weights, target_spaces = _to_ours(_read_variables(path))
     if target_spaces is not None:
         _add_target_space(weights, target_spaces, facts)
-    # The decoder starts from `<pad>`, and must start from zeros. Set the row of `<pad>` in the output
-    # projection to zero too, so that tied weights stay equal. The row has no effect on the probabilities.
+    # The decoder starts from `<pad>`, so the embedding of `<pad>` must be zero. Set the row of `<pad>` in the
+    # output projection to zero too, so that tied weights stay equal. The row of `<pad>` in the output
+    # projection has no effect on the probabilities.
     for name in (*EMBEDDINGS, "lm_head.weight"):
         weights[name] = weights[name].clone()
         weights[name][_PAD] = 0
@@ -257,7 +259,9 @@ def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
 
 
 def _read_flags(file: Path, config: Path | None) -> dict[str, Any]:
-    """Read the hyperparameters from the flags of t2t-trainer. An unknown set needs the file of `--config`."""
+    """Read the hyperparameters from the flags of t2t-trainer. If the flag `hparams_set` names an unknown set
+    of hyperparameters, `config` must not be None.
+    """
     flags = dict(re.findall(r"^--(\w+)=(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE))
     model = flags.get("model", "transformer")
     if model != "transformer":

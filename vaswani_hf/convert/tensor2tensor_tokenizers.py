@@ -87,8 +87,8 @@ def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer
             normalizers.Replace(f"{_END_OF_PART} {_END_OF_PART}", _END_OF_PART),
             normalizers.Replace("\\", "\\\\"),
             normalizers.Replace("_", "\\u"),
-            # Without a separator, `Precompiled` could replace a character and its combining characters by a
-            # single code.
+            # Without a separator between characters, `Precompiled` could replace a character and its
+            # combining characters by a single code.
             normalizers.Replace(Regex(r"(?<=[\s\S])(?=[\s\S])"), _BETWEEN_CHARACTERS),
             normalizers.Precompiled(_character_codes(alphabet, path)),
             normalizers.Replace(_BETWEEN_CHARACTERS, ""),

@@ -37,8 +37,8 @@ from .weights import (
 )
 
 _TITLE = "torch.nn.Transformer"
-# A weight of every `torch.nn.Transformer`. If the `torch.nn.Transformer` is an attribute of a model, the name
-# has a prefix, such as "transformer.".
+# The name of a weight that every `torch.nn.Transformer` has. If the `torch.nn.Transformer` is an attribute of
+# a model, the name has a prefix, such as "transformer.".
 _FIRST_WEIGHT = re.compile(r"^(.*\.)?decoder\.layers\.0\.multihead_attn\.in_proj_weight$")
 _SINUSOIDAL, _NONE = "sinusoidal", "none"
 
@@ -172,7 +172,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
 
 
 def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Divide a state dict into the weights of `torch.nn.Transformer`, without their prefix, and others."""
+    """Return the weights of `torch.nn.Transformer` without the prefix of their names, and all other weights."""
     prefix = next(found.group(1) or "" for name in state if (found := _FIRST_WEIGHT.match(name)))
     is_of_stack = re.compile(re.escape(prefix) + r"((?:encoder|decoder)\.(?:layers|norm)\..*)")
     stacks: dict[str, torch.Tensor] = {}

@@ -1,5 +1,5 @@
-"""Runs a model that `vaswani export --format transformers_js` has exported. ONNX Runtime computes the
-log-probabilities, and Node.js the translations.
+"""Runs a model that `vaswani export --format transformers_js` has exported. ONNX Runtime computes
+log-probabilities in Python. A Node.js script translates texts.
 """
 
 import json

@@ -34,7 +34,8 @@ class Stub:
                 self.__dict__.update(part)
 
 
-# In bytes. Older versions of `torch.save` do not write zip files, but begin with the names of the weights.
+# In bytes. A file of an older version of `torch.save` is no zip file, and begins with the names of the
+# weights.
 _LONGEST_HEADER = 2**20
 
 
@@ -65,8 +66,8 @@ def header_of(path: Path) -> bytes:
 
 
 def _is_unreadable(error: Exception) -> bool:
-    """Return True if the operating system cannot read the file. "Invalid argument" does not count, because a
-    damaged zip file can make a library seek to a negative position.
+    """Return True if the operating system cannot read the file. Return False for "Invalid argument", because
+    a damaged zip file can make a library seek to a negative position.
     """
     return isinstance(error, OSError) and error.errno != errno.EINVAL
 
@@ -95,7 +96,7 @@ def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Te
 
 def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     """Load a file of `torch.save` onto the CPU. `classes` are the full names of further allowed classes, such
-    as "argparse.Namespace". Their objects become instances of `Stub`.
+    as "argparse.Namespace". Objects of the classes in `classes` become instances of `Stub`.
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:

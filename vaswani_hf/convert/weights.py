@@ -1,7 +1,7 @@
 """Converts weights between this package and other libraries: renames weights, and reorders features.
 
-Each format has one table of weight names. If a format can be imported and exported, the import and the export
-use the same table. The argument `state` of the functions maps weight names of this package to weights.
+Each format has one table of weight names for both its import and its export. The argument `state` of the
+functions maps weight names of this package to weights.
 
 In shapes, D is the model width.
 """
@@ -18,8 +18,8 @@ from .import_formats import require
 
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
-# Modules whose weights have one column for each of the D features of the model. Other modules, such as
-# LayerNorm, `out_proj` and `fc2`, have one row for each feature.
+# Modules whose weights have one column for each of the D features of the model. The weights and biases of
+# LayerNorm, `out_proj` and `fc2` have one row for each of the D features.
 _READS_MODEL_FEATURES = {
     "shared",
     "embed_tokens",
@@ -102,9 +102,9 @@ def stack_names(
     """Map the weight names of the encoder or the decoder to the names of this package.
 
     `layer` is the name of a layer in the format, such as "encoder.layers.{}", and `norm` the name of the
-    LayerNorm at the end of the stack. `modules`, `attentions` and `projections` map the format's names of the
-    modules and attentions of a layer, and of the projections of an attention, to the names of this package.
-    `weight` and `bias` are the last parts of the format's names.
+    LayerNorm at the end of the stack. `modules` maps the format's names of the modules in a layer to the
+    names of this package. `attentions` and `projections` map the names of the attentions and of their
+    projections. `weight` and `bias` are the last parts of the weight names in the format.
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
@@ -121,7 +121,9 @@ def stack_names(
 
 
 def same_names(stack: str, prefix: str) -> Names:
-    """Map the names of a format that differ only in `prefix`, the stack's name, such as "model.encoder"."""
+    """Map the weight names of a format that names only the stack differently than this package. `prefix` is
+    the format's name of the stack, such as "model.encoder".
+    """
     projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
     attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
     modules = ["fc1", "fc2", "final_layer_norm", *(f"{attention}_layer_norm" for attention in attentions)]
@@ -235,8 +237,9 @@ def position_fields(state: Mapping[str, torch.Tensor], has_positions: bool) -> d
 def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
-    """Return the config fields about the LayerNorms. `of_encoder` and `of_decoder` are "pre" or "post".
-    `field` is the format's name of the final LayerNorm or of a setting for it, for the error message.
+    """Return the config fields about the LayerNorms. `of_encoder` and `of_decoder` are the positions of the
+    LayerNorms, "pre" or "post". `field` is the format's name of the final LayerNorm or of a setting for it,
+    for the error message.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")
@@ -268,21 +271,21 @@ def add_biases(state: dict[str, torch.Tensor]) -> None:
 
 
 def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
-    """Reorder the features from all sines before all cosines to alternating sines and cosines, as in Section
-    3.5 of the paper. The order of the D features does not matter if all weights use the same order.
+    """Reorder features in which all sines come before all cosines, so that sines and cosines alternate, as in
+    Section 3.5 of the paper. The order of the D features does not matter if all weights use the same order.
     """
     order = torch.arange(d_model).view(2, -1).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
 
 
-# Larger than the rounding errors of libraries that compute the angles of the sinusoids in float32: about 1e-3
-# radians at position 5,000.
+# Larger than the rounding error of libraries that compute the angles of the sinusoids in float32. At position
+# 5,000, the rounding error is about 1e-3 radians.
 _TABLE_TOLERANCE = 2e-3
 
 
 def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
     """Recognise the sinusoids in a position table [L, D]. Return the config field `position_timescales`, and
-    True if all sines come before all cosines. Return None for other tables.
+    True if all sines come before all cosines. Return None if the position table does not contain sinusoids.
     """
     length, d_model = table.shape
     if d_model % 2:

@@ -102,10 +102,11 @@ def imported_tokenizer(
 def tokenizer_pair(
     tokenizers: Iterable[PreTrainedTokenizerFast], vocabularies: Sequence[Collection[str]]
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Return the source and the target tokenizer, or one tokenizer twice if both split texts equally."""
+    """Return the source and the target tokenizer. If both tokenizers are equal, return one tokenizer twice."""
     source, target = tokenizers
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
-    # For training and the export to transformers.js: two tokenizer objects can have the same token ids.
+    # Training and the export to transformers.js must know whether two different tokenizers have the same
+    # token ids.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     return source, target

@@ -56,8 +56,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     """Yields batches of sentence pairs with similar lengths: as few batches as the two token budgets allow.
 
     The size of a tensor in tokens is the number of pairs times the length of the longest sentence. All epochs
-    have the same number of batches. Each epoch shuffles the pairs of equal lengths, and then the batches. If
-    `seed` is None, the sampler does not shuffle.
+    have the same number of batches. Each epoch shuffles pairs of equal source and target lengths among each
+    other, and then shuffles the batches. If `seed` is None, the sampler does not shuffle.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         seed: int | None,
         pairs_of: Callable[[int], np.ndarray] | None = None,
     ):
-        """With corpus weights, `pairs_of(epoch)` returns the index of the sentence pair at each place."""
+        """With corpus weights, `pairs_of(epoch)` returns the indices [P] of the sentence pairs in an epoch."""
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
         self._pairs_of = pairs_of
@@ -169,13 +169,14 @@ def _evenly_full_bounds(
 
     def bounds(total: int, count: int) -> np.ndarray:
         # The token budgets of the first `count` batches add up to `total`. If `total` is not divisible by
-        # `count`, the last batches get a budget that is larger by one token. Even one token less in each
-        # budget could remove one sentence pair from every batch, so that more batches are needed.
+        # `count`, the last batches get a budget that is larger by one token. Without the larger budgets, each
+        # batch could have room for one sentence pair less, so that more batches would be needed.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # Find the smallest sufficient `total` by bisection, because a larger `total` never needs more batches.
+    # Find the smallest sum of token budgets (`total`) for `fewest` batches. Use bisection, because a larger
+    # `total` never needs more batches.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -187,7 +188,8 @@ def _batch_bounds(
     larger_budgets: tuple[int, int],
     num_smaller: int,
 ) -> np.ndarray:
-    """Fill batches with buckets (number of pairs, source length, target length). Return the batch bounds.
+    """Fill batches with the pairs of all buckets, and return the batch bounds. A bucket of equally long pairs
+    is (number of pairs, source length, target length).
 
     `budgets` (source tokens, target tokens) limit the first `num_smaller` batches, and `larger_budgets` limit
     all later batches.
@@ -206,7 +208,7 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # Compute the bounds of all batches that one bucket fills in one step to save time.
+            # To save time, compute the bounds of all full batches of one bucket in one step.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -317,7 +319,9 @@ class EpochPairs(PairRows):
 
 
 class SentenceEncoder(Protocol):
-    """Encodes a sentence into token ids [L] with `</s>` at the end. The ids may depend on random numbers."""
+    """Encodes a sentence into token ids [L] with `</s>` at the end. The token ids can depend on random
+    numbers, for example with BPE-dropout.
+    """
 
     def encode(self, text: str, rng: Random) -> list[int]:
         """Return the token ids of a sentence."""
@@ -325,7 +329,7 @@ class SentenceEncoder(Protocol):
 
 
 class TokenizerEncoder:
-    """Encodes a sentence with a tokenizer, without random numbers."""
+    """Encodes a sentence with a tokenizer, and ignores the random generator `rng`."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self._tokenizer = serialize_tokenizer(tokenizer)
@@ -339,9 +343,10 @@ class PairCollator:
     """Pads the pairs of a batch into tensors.
 
     With `encoders`, the collator encodes the text of each pair again in each epoch, for BPE-dropout or
-    augmentation. The random numbers depend only on the seed, the epoch, the pair and its copy, so that a
-    resumed run and a run with another number of data workers encode the pair in the same way. The batch can
-    then exceed its token budget, because the sampler counts the tokens that the corpus stores.
+    augmentation. The random numbers depend only on the seed, the epoch, the pair, and the number of the
+    pair's repetition in the epoch. Therefore a resumed run and a run with another number of data workers
+    encode the pair in the same way. The batch can then exceed its token budget, because the sampler counts
+    the tokens that the corpus stores.
     """
 
     def __init__(
@@ -381,8 +386,8 @@ class PairCollator:
         if self._encoders is None:
             return example["input_ids"], example["labels"]
         copy = f" {example['copy']}" if example.get("copy") else ""
-        # Read the epoch from the sentence pair instead of the sampler, because the `DataLoader` prepares
-        # batches in advance, and the sampler may already be in the next epoch.
+        # Use the epoch that the dataset has stored in the sentence pair. The sampler is perhaps already in
+        # the next epoch, because the `DataLoader` prepares batches in advance.
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source, target = example["source"], example["target"]
         if self._augment is not None:
@@ -407,9 +412,10 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, trim: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> list[dict[str, Tensor]]:
-    """Divide a batch into parts with at most `positions` source tokens and target tokens, with padding.
+    """Divide a batch into parts whose source and target tensors have at most `positions` elements each, with
+    padding.
 
-    If a source or target is longer than `positions`, each part has one pair.
+    If a sentence has more than `positions` tokens, each part contains one sentence pair.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

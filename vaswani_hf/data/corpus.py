@@ -100,6 +100,6 @@ class Corpus:
         """The `corpus_digest` of the training data: `count` (None for a stream) and `sha256`."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Hash the text of a stream instead of the token ids, because reading token ids would count the
-        # sentence pairs a second time in the report.
+        # Hash the text of a stream, because encoding the pairs for a hash of token ids would count the pairs
+        # twice in `reports`.
         return corpus_digest(self.texts["train"])

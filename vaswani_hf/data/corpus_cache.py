@@ -26,7 +26,8 @@ _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
 def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
-    """Return the `count` and the `sha256` of training pairs. A resumed run compares these values.
+    """Return the `count` and the `sha256` of training pairs. A resumed run compares both values with the
+    values of the original run.
 
     The digest depends only on the content of the pairs, and not on the cache folder or the time of the
     tokenization. For a stream, `sha256` is the hash of the first 1000 pairs, and `count` is None.

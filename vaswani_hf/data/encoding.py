@@ -33,13 +33,13 @@ ID_FEATURES = {
 }
 
 # A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
-# to 8 characters per token. For example, the limit removes a line that repeats one character 100,000 times.
-# From such lines, a tokenizer would learn long tokens of one repeated character, and with such tokens the
-# line would have few enough tokens to stay in the training data.
+# to 8 characters per token. For example, the character limit removes a line that repeats one character
+# 100,000 times. From the line, a tokenizer would learn long tokens of the repeated character. With the long
+# tokens, the line could stay below the limit of `max_length` tokens.
 CHARACTERS_PER_TOKEN = 16
 
-# The encoder looks up each distinct word once per batch of `_ENCODED_AT_ONCE` pairs. A larger batch means
-# fewer look-ups, but needs more memory.
+# The encoder looks up each distinct word once per batch of `_ENCODED_AT_ONCE` pairs. A larger batch needs
+# fewer look-ups of words, but more memory.
 _ENCODED_AT_ONCE = 10_000
 
 
@@ -72,7 +72,9 @@ class CorpusReport:
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Count N pairs. `outcomes` [N] is the index of the field that counts each pair: 0 for `kept`."""
+        """Count N pairs. For each pair, `outcomes` [N] contains the index of the `CorpusReport` field that
+        counts the pair: 0 for `kept`.
+        """
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):
             setattr(self, counter.name, getattr(self, counter.name) + count)

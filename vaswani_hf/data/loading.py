@@ -108,7 +108,7 @@ def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
     try:
         return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
     except DatasetGenerationError as error:
-        # Only the message of the cause names the file and the line.
+        # Raise the error of `read` itself, because only its message names the file and the line.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 

@@ -27,7 +27,9 @@ csv.field_size_limit(2**31 - 1)
 
 
 def existing_files(given: Files, key: str) -> list[str]:
-    """Return the files that a field of `PairSource` names, the files of a shell pattern sorted by name."""
+    """Return the files that a field of `PairSource` names. The files that match a shell pattern are sorted by
+    name.
+    """
     paths = []
     for item in [given] if isinstance(given, str | os.PathLike) else given:
         path = os.fspath(item)

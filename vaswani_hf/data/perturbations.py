@@ -72,8 +72,8 @@ def spaces(source: str, target: str, rng: Random) -> tuple[str, str]:
 def placeholders(source: str, target: str, rng: Random) -> tuple[str, str]:
     """Replace a name or number by the same placeholder, such as `{name}`, in the source and the target.
 
-    The word must occur exactly once on each side. If there is no such word, the placeholder is inserted at
-    the beginning of both sides.
+    The word must occur exactly once on each side. If no name or number occurs exactly once on each side,
+    insert the placeholder at the beginning of the source and the target.
     """
     placeholder = rng.choice(_PLACEHOLDER_FORMS) % _identifier(rng)
     in_target = _COPIED_WORD.findall(target)

@@ -45,7 +45,9 @@ def explain_split_errors(split: str) -> Iterator[None]:
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """Return the name of a split for messages: its files, its size, its dataset or its toy corpus."""
+    """Return a description of a split for error messages: the files, the size setting, the dataset or the toy
+    corpus.
+    """
     if files := data.files(split):
         return " and ".join(files)
     if split in data.held_out_sizes:
@@ -58,7 +60,7 @@ def split_name(data: DataSettings, split: str) -> str:
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
     """Raise an error with the text `fault` if every pair has an empty side.
 
-    Except in a test split, also raise an error if all pairs with text have too many characters.
+    Raise another error if every pair without an empty side has too many characters, except in a test split.
     """
     name = split_name(data, split)
     max_length = data.max_length
@@ -67,7 +69,7 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
     if first is None:
         raise ValueError(f"{name} {fault}")
     if split == "test":
-        # A test translates and scores sentences of any length.
+        # The evaluation on the test split translates and scores sentences of any length.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):

@@ -71,7 +71,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         return {**self._window, "position": done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a result of `state_dict`. The iteration skips the batches of the earlier training."""
+        """Continue from a result of `state_dict`. The iteration skips the batches on which the run has
+        already trained.
+        """
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
 
@@ -111,20 +113,20 @@ class EndlessStream(torch.utils.data.IterableDataset):
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
-        # The size of a pair is the fraction of a batch that the pair fills, times the product of the two
-        # token budgets. Floating-point sizes would have rounding errors, so that a resumed run could begin a
-        # window at another stream position than the original run.
+        # A batch has the size `source_tokens * target_tokens`, so that the size of each pair (its share of a
+        # batch) is an integer. Floating-point sizes would have rounding errors, so that a resumed run could
+        # begin a window at another stream position than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # None until the window of sentence pairs is full. Then three values: the number of pairs in the
-        # window, the sum of the sizes of the pairs, and the stream position after the window.
+        # None while the window of sentence pairs is not full. For a full window, the number of its pairs, the
+        # sum of the sizes of the pairs, and the stream position after the window.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # Read the pairs of one more batch before yielding a full window. If the epoch ends before the
-            # additional batch is full, the last window also contains these pairs.
+            # Yield a full window of sentence pairs only after reading the pairs of one more batch. If the
+            # epoch ends first, the last window also contains the pairs of the incomplete batch.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -169,7 +171,9 @@ class ShuffledShards:
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 
     def epoch(self, epoch: int, place: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        """Yield the pairs of an epoch, beginning at `place`, a result of `state_dict`, or None."""
+        """Yield the pairs of an epoch from the position `place` on. `place` is a result of `state_dict`, or
+        None for the beginning of the epoch.
+        """
         order = np.random.default_rng([self._seed, epoch]).permutation(self._pairs.num_shards).tolist()
         if place is None:
             place = {"open": [], "opened": 0, "turn": 0}

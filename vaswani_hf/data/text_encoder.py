@@ -19,7 +19,9 @@ _MAX_WORDS = 500_000
 
 
 class SerializedTokenizer(NamedTuple):
-    """A tokenizer as picklable values. `text` is the JSON text without padding and truncation."""
+    """A tokenizer in a form that can be pickled. `text` is the tokenizer as JSON, without settings for
+    padding and truncation.
+    """
 
     text: str
     split_special_tokens: bool
@@ -118,7 +120,9 @@ def _as_lists(rows: list[bytes]) -> pyarrow.ListArray:
 
 
 def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
-    """Return True if a normalizer (JSON) adds a space before a text and normalizes each word on its own."""
+    """Return True if a normalizer (a dict from tokenizer.json) adds a space before a text and normalizes each
+    word separately.
+    """
     steps = (normalizer or {}).get("normalizers", [])
     return (
         bool(steps)
@@ -130,7 +134,7 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 def _separates_words(token: dict[str, Any]) -> bool:
     """Return True if an added token includes the spaces around the token, but contains no space.
 
-    Such a token does not change the token ids of the neighbouring words.
+    An added token that includes the spaces around it does not change the token ids of the neighbouring words.
     """
     includes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]
@@ -139,6 +143,8 @@ def _separates_words(token: dict[str, Any]) -> bool:
 
 
 def _splits_before_spaces(pre_tokenizer: dict[str, Any] | None) -> bool:
-    """Return True if a pre-tokenizer (JSON) splits texts as the tokenizers of `train_tokenizer` do."""
+    """Return True if a pre-tokenizer (a dict from tokenizer.json) splits texts as the tokenizers of
+    `train_tokenizer` do.
+    """
     parts = pre_tokenizer or {}
     return parts.get("type") == "ByteLevel" and not parts["add_prefix_space"] and parts["use_regex"]

@@ -95,7 +95,7 @@ def write_tokenizers(
     """Write the source and the target tokenizer of a corpus into `folder`, from the cache if possible.
 
     A hash of the corpus files, the settings and `kind` identifies tokenizers in the cache. `kind` contains
-    the other values that change the tokenizers, such as the name of the task.
+    values outside the settings that change the tokenizers, such as the name of the task.
     """
 
     def train(place: Path) -> None:
@@ -129,7 +129,9 @@ def write_tokenizers(
 
 
 def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
-    """Train tokenizers into the cache folder `kept`. Replace an existing folder, because it is damaged."""
+    """Train tokenizers, and write them into the cache folder `kept`. Remove an existing folder `kept`,
+    because its files are damaged.
+    """
     shutil.rmtree(kept, ignore_errors=True)
     unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
     try:
@@ -184,7 +186,9 @@ def training_texts(
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Yield at most `TRAINING_PAIRS` pairs in batches: at regular intervals, or the first of a stream."""
+    """Yield at most `TRAINING_PAIRS` pairs in batches: the first pairs of a stream, or batches at equal
+    distances in a dataset.
+    """
     if isinstance(pairs, IterableDataset):
         # Read a copy of the stream, so that the training of the model starts at the beginning of the stream.
         yield from copy.deepcopy(pairs).take(TRAINING_PAIRS).iter(batch_size=_BATCH_SIZE)
@@ -239,7 +243,9 @@ def train_tokenizer(
 
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
-    """Add `<mask>` if `form` has a mask, the decoder, and the post-processor that adds `<s>` or `</s>`."""
+    """Add the decoder, and the post-processor that adds `<s>` or `</s>`. If `form` has a mask, also add
+    `<mask>`.
+    """
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
     # In decoding, remove the tokens that are language tags, but keep ordinary text with the characters of a
@@ -262,12 +268,16 @@ def _begins_with_a_space(backend: Tokenizer) -> bool:
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:
-    """Return `<mask>`, with the preceding space as part of the token, as in the first token of a word."""
+    """Return `<mask>`. The token includes the space before `<mask>`, as the first token of a word includes
+    the space before the word.
+    """
     return AddedToken(MASK, **{**_TAG_OPTIONS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer with another `TextForm`. An imported tokenizer allows only `SENTENCE`."""
+    """Return a copy of a tokenizer with another `TextForm`. For an imported tokenizer, `form` must be
+    `SENTENCE`.
+    """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:
             raise ValueError("has tokenizers of another library")
@@ -280,7 +290,7 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
 
 
 def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
-    """Train BPE on characters. Return byte-level BPE, with merges of the bytes of each character first."""
+    """Train BPE on characters. Return byte-level BPE whose first merges join the bytes of each character."""
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer

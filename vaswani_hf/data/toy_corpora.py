@@ -282,15 +282,17 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Draw numbers of a split. The `source` is in English words, and the `target` is one German word.
+    """Draw random numbers of the data split `split`. The `source` is in English words, and the `target` is
+    one German word.
 
-    First the numbers of digits (0 to 3) of the thousands and of the remainder below 1000 are drawn, with
-    equal probability for all 16 combinations, because 90 % of all numbers have six digits. A number can occur
-    again only in the split "train", after all numbers with the same combination have been drawn.
+    The thousands and the remainder below 1000 have 0 to 3 digits each, which gives 16 combinations of digit
+    counts. All combinations are equally probable, because otherwise 90 % of the drawn numbers would have six
+    digits. A number can occur again only in the split "train", after all numbers with the same combination of
+    digit counts have been drawn.
 
-    The split of a number does not depend on the seed. The splits "validation" and "test" have about 5 % of
-    the numbers each. The split "train" has the other numbers and all numbers below 100. A larger `num_pairs`
-    only adds pairs at the end of the list.
+    A number is in the same split for every seed. The splits "validation" and "test" have about 5 % of the
+    numbers each. The split "train" has the other numbers and all numbers below 100. A larger `num_pairs` only
+    adds pairs at the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -365,8 +367,8 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
     """Generate the constituency trees of random sentences of one split. All sentences are different.
 
-    The split of a sentence does not depend on the seed. The splits "validation" and "test" have about 5 % of
-    the sentences each. A larger `num_trees` only adds trees at the end of the list.
+    A sentence is in the same split for every seed. The splits "validation" and "test" have about 5 % of the
+    sentences each. A larger `num_trees` only adds trees at the end of the list.
     """
     generator = random.Random(seed)
     trees: dict[str, Tree] = {}
@@ -392,9 +394,9 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     # The symbols that are not expanded yet. The last symbol in `pending` is expanded next.
     pending = [_draw(_STARTS, generator)]
     while pending:
-        # Draw a random letter `s` or `p` for every symbol, even for a symbol without the placeholder `~`.
-        # Otherwise, later random values would change, but the published scores were measured on the current
-        # corpus.
+        # Draw the letter `s` or `p` (singular or plural) for every grammar symbol, even for a symbol without
+        # the placeholder `~`. With fewer draws, the generator would create another corpus than the corpus of
+        # the published scores.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)
@@ -416,7 +418,9 @@ def _draw_tree(generator: random.Random) -> Tree | None:
 
 @functools.cache
 def _read_rules() -> dict[str, list[list[str]]]:
-    """Return the right sides of each left side. A rule with the weight `w` occurs `w` times in the list."""
+    """Map the left side of each grammar rule to a list of right sides. A rule with the weight `w` occurs `w`
+    times in the list.
+    """
     rules: dict[str, list[list[str]]] = {}
     for line in filter(None, _RULES.splitlines()):
         numbers = [("s", "p"), ("p", "s")] if "#" in line else [("s", "p")]

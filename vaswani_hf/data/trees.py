@@ -146,7 +146,7 @@ def tree_from_text(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
-    """Yield the trees of a treebank without traces, function tags and brackets around a whole sentence.
+    """Yield the trees of a treebank. Remove traces, function tags and brackets around a whole sentence.
 
     All lines of a tree except the first must be indented, as in the files of the Penn Treebank. A tree that
     contains only traces becomes a tree without words.
@@ -233,7 +233,9 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """Remove outermost brackets in `WRAPPERS`. Several constituents or a single word get a bracket TOP."""
+    """Remove outermost brackets in `WRAPPERS`. If several constituents or a single word remain, add a bracket
+    TOP around them.
+    """
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
     while symbols and symbols[0].removeprefix(OPEN) in WRAPPERS and _is_constituent(symbols[1:-1]):

@@ -15,11 +15,11 @@ class WeightedPairs:
     """Chooses the sentence pairs of each epoch if the training corpora have weights.
 
     A corpus with `n` pairs and the weight `w` fills `m = round(w * n)` places (at least one if `w > 0`) in
-    the list of each epoch. For each epoch and each corpus, `of_epoch` draws a random integer `r` from 0 to `n
-    - 1`. Place `j` of the corpus contains the pair with the index `floor((j * n + r) / m)` in the corpus
-    sorted by length. Therefore each pair occurs `floor(m / n)` or `ceil(m / n)` times in an epoch. The
-    lengths of a place are the largest lengths that the place can contain in any epoch. Therefore the batch
-    bounds are the same in all epochs.
+    the list of each epoch. For each epoch and each corpus of `n` pairs, `of_epoch` draws a random integer `r`
+    from 0 to `n - 1`. Place `j` (of `m` places) contains pair `floor((j * n + r) / m)` of the `n` pairs of
+    the corpus, sorted by length. Therefore each of the `n` pairs occurs `floor(m / n)` or `ceil(m / n)` times
+    in the `m` places of an epoch. For each place, the sampler uses the largest lengths of all pairs that can
+    fill the place. Therefore the batch bounds are the same in all epochs.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class WeightedPairs:
         source_parts = []
         target_parts = []
         for pairs, weight in zip(self._pairs, weights, strict=True):
-            # Let each non-empty corpus with a weight above 0 fill at least one place in the list of an epoch.
+            # Each non-empty corpus with a weight above 0 provides at least one pair of each epoch.
             least = int(weight > 0 and len(pairs) > 0)
             num_places = max(least, round(weight * len(pairs)))
             self.num_places.append(num_places)
@@ -55,13 +55,15 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # For each place (index) in the list of an epoch, the number of tokens in the longest source and in
-        # the longest target that the place can contain.
+        # For each place in an epoch, the largest numbers of source tokens and target tokens of the pairs that
+        # can fill the place.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
     def of_epoch(self, epoch: int) -> np.ndarray:
-        """Return the pair indices [P] int64 of an epoch. Copies of pair `n` are `n`, `n + N`, `n + 2N`, …."""
+        """Return the pair indices [P] int64 of an epoch. Repetition `k` of pair `n` has the index `n + k *
+        N`, where N is the number of all pairs.
+        """
         # Use a seed of three numbers, [seed, epoch, 1], because `TokenBudgetSampler` draws its random numbers
         # with the seed [seed, epoch].
         generator = np.random.default_rng([self._seed, epoch, 1])
@@ -77,12 +79,11 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """Return the largest length [num_places] that each place of a corpus can contain in any epoch."""
+    """Return the largest length [num_places] of the pairs that can fill each place of a corpus in an epoch."""
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # In different epochs, place `i` of the corpus can contain the pairs with the indices `first[i]` to
-    # `last[i]` (inclusive). For place `i`, `np.maximum.reduceat` considers only the lengths before the index
-    # `first[i + 1]`. If `last[i]` equals `first[i + 1]`, `np.maximum.reduceat` leaves out the pair `last[i]`.
-    # Therefore return the larger value of the result of `np.maximum.reduceat` and `lengths[last]`.
+    # In each epoch, place `i` of the corpus contains one of the pairs `first[i]` to `last[i]` (inclusive).
+    # `np.maximum.reduceat` returns the maximum of `lengths[first[i] : first[i + 1]]`, and can leave out
+    # `lengths[last[i]]`. Therefore use `np.maximum` with `lengths[last]` too.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

@@ -85,8 +85,8 @@ class _Actions:
     def translate(self, label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
         """Return the translation, and HTML: confidences, word alignment, other translations, attention.
 
-        The HTML of the attention is always empty, so that the page removes the attention of the previous
-        text.
+        The attention is an empty string, so that the page removes the picture of the attention in the
+        previous text.
         """
         if not text.strip():
             return "", "", "", "", ""
@@ -120,7 +120,7 @@ class _Actions:
         return f'<iframe title="Attention" srcdoc="{escape(_checked(function, text, num_beams))}"></iframe>'
 
     def swap(self, label: str, translation: str) -> tuple[str, str]:
-        """Return the label of the other direction, and the translation as the new source text."""
+        """Return the label of the opposite direction, and the translation as the new source text."""
         labels = list(self.directions)
         return labels[1 - labels.index(label)], translation
 
@@ -199,8 +199,8 @@ def alignment_as_html(text: str, translation: str, alignment: str) -> str:
     parts = []
     for pair in alignment.split():
         i, j = map(int, pair.split("-"))
-        # In a text without spaces between its sentences, such as a Chinese text, the indices count the words of
-        # each sentence separately, and can be larger than the number of words of the text.
+        # An index can be too large for the text: without spaces between sentences, as in Chinese, the whole
+        # text has fewer words than all its sentences together.
         if i >= len(source) or j >= len(target):
             continue
         line = f'x1="{source_centers[i]:.0f}" y1="26" x2="{target_centers[j]:.0f}" y2="{_HEIGHT - 24}"'

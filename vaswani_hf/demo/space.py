@@ -103,7 +103,7 @@ def push_with_space(
 
 
 def check_space(checkpoint: str | Path, space: str) -> None:
-    """Raise an error if the name of the Space is invalid, or if the checkpoint does not translate."""
+    """Raise an error if the name of the Space is invalid, or if the checkpoint is not a translation model."""
     validate_repo_id(space)
     if pipeline_of(Path(checkpoint)) != "translation":
         raise InvalidValueError(
@@ -160,7 +160,8 @@ def stage_space(checkpoint: Path, staged: Path, repository: str, commit: str) ->
         "num_beams": generation.get("num_beams") or 1,
         "title": title,
     }
-    # Write the values as JSON. The JSON of a text, a number or a list of texts is also valid Python code.
+    # Insert the values into app.py as JSON. The JSON of a text, a number or a list of texts is also valid
+    # Python code.
     literals = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
     (staged / _APP_FILE).write_text(_APP.format(**literals), encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name(_INTERFACE_FILE), staged / _INTERFACE_FILE)

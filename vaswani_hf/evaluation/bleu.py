@@ -16,8 +16,9 @@ from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import format_value
 from ..settings.sections import EvaluationSettings
 
-# get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. The perl
-# command and `_COMPOUND` match bytes. In "a-é-b", a pattern for characters would match only the first hyphen.
+# get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. Perl
+# matches bytes by default, so `_COMPOUND` matches bytes too. In "a-é-b", a pattern for characters would match
+# only the first hyphen, because its first match would include "é".
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -136,8 +137,8 @@ def exact_match_by(
 
 def scoring_of_recipes(given: Collection[str], sections: Mapping[str, EvaluationSettings]) -> dict[str, Any]:
     """Return `tokenize` and `lowercase` from the recipes, except the options in `given`. Raise an error if
-    two recipes differ, because all systems must be scored with the same options. `sections` maps the name of
-    each checkpoint to the section `evaluation` of its recipe.
+    two recipes contain different values of a returned option, because all systems must be scored with the
+    same options. `sections` maps the name of each checkpoint to the section `evaluation` of its recipe.
     """
     scoring = {}
     for key in RECIPE_KEYS:

@@ -20,11 +20,12 @@ from .systems import Report, System, TestSet
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# The fewest different translations for a p-value. If m translations differ, the randomization test has 2^m
-# ways to swap translations. Two of the 2^m ways, to swap none and to swap all, give the observed difference
-# or its negative. Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10. For m = 1,
-# sacreBLEU's p-value of 0.0001 is too small, because sacreBLEU counts only differences that are larger than
-# the observed difference.
+# The minimum number of differing translations for a p-value, and of sentences for a confidence interval. If m
+# translations of two systems differ, the randomization test has 2^m ways to swap translations. Two of the 2^m
+# ways, to swap none and to swap all, give the observed difference or its negative. Therefore the p-value
+# cannot be below 2 / 2^m, for example 0.002 for m = 10. If only one translation differs, sacreBLEU's p-value
+# of 0.0001 is too small, because sacreBLEU counts only differences that are larger than the observed
+# difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -78,7 +79,8 @@ class SystemRow:
     """The scores of a system on all sentences, or on the sentences of a length bucket.
 
     Attributes:
-        differing_sentences: The number of translations that differ from the baseline; None in a length bucket.
+        differing_sentences: The number of translations that differ from the baseline; None if the scores are
+            for a range of source lengths.
         scores: The scores of "bleu" and "chrf".
         comet: The mean COMET score of the sentences; None if COMET is not computed.
     """
@@ -163,7 +165,9 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class _MetricScores:
-    """The scores by one metric: `systems[name]` on all sentences, and `lengths[bucket][name]`."""
+    """The scores of all systems by one metric. `systems` contains the scores on all sentences. `lengths`
+    contains the scores for each range of source lengths, such as "11-20".
+    """
 
     signature: str
     systems: dict[str, Score]
@@ -314,7 +318,9 @@ def _metric_scores(
 def _test(
     kind: str, num_samples: int, systems: Systems, references: Sequence[str], metric: Any
 ) -> tuple[Any, dict[str, Result]]:
-    """Run the bootstrap (`kind` "bs") or the randomization ("ar"). Return the signature and the results."""
+    """Run the bootstrap (`kind` "bs") or the randomization ("ar"). Return sacreBLEU's signature and the
+    result of each system.
+    """
     test = PairedTest(
         list(systems.items()), {"": metric}, [references], test_type=kind, n_samples=num_samples
     )
@@ -327,10 +333,13 @@ def _test(
 def _p_values(
     name: str, baseline: str, bootstrap: Mapping[str, Result], randomization: Mapping[str, Result]
 ) -> PValues:
-    """Return the p-values of a system. `randomization` has no result for a system that is not testable."""
+    """Return the p-values of a system. `randomization` has no result for a system with fewer than
+    `FEWEST_SENTENCES` translations that differ from the baseline.
+    """
     if name not in randomization:
         return PValues(bootstrap=None, randomization=None)
-    # sacreBLEU would report p = 0.001 for equal scores, because sacreBLEU counts only larger differences.
+    # For example, if all scores are 0, sacreBLEU would report p = 0.001, because sacreBLEU counts only
+    # samples with a difference above the observed difference.
     if math.isclose(bootstrap[name].score, bootstrap[baseline].score, abs_tol=1e-9):
         return PValues(bootstrap=1.0, randomization=1.0)
     return PValues(bootstrap=bootstrap[name].p_value, randomization=randomization[name].p_value)

@@ -13,7 +13,7 @@ from unicodedata import category
 from .passages import Passage, Piece, TranslateSentences, join_parts
 from .placeholders import NUMBERED_TAG, PLACEHOLDER, STATEMENT, TEMPLATE
 
-# An inline element is a part of a sentence. Any other element begins a new passage.
+# An inline element is a part of a sentence. An element that is not inline begins a new passage.
 _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins label mark q s small span strike "
     "strong sub sup time tt u wbr code kbd samp var br".split()
@@ -55,13 +55,14 @@ class _Reader(HTMLParser):
         # The tags, texts and comments: tuples (offset in the document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
         # Maps an opening tag (an index in `_events`) to True if the element is not translated, or to False if
-        # the element has `translate="yes"`. Other opening tags are not in the dict.
+        # the element has `translate="yes"`. An element that inherits the setting of its parent is not in the
+        # dict.
         self.is_kept: dict[int, bool] = {}
         # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
         self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), text))
         if self.rawdata.startswith("<"):
-            # The document ends inside a tag or a comment. `HTMLParser.close` would interpret the rest as
-            # text.
+            # The document ends inside a tag or a comment. `HTMLParser.close` would interpret the incomplete
+            # tag or comment as text.
             self._events.append((len(text) - len(self.rawdata), "declaration", ""))
         else:
             self.close()
@@ -106,8 +107,9 @@ class _Reader(HTMLParser):
 
     def _elements(self) -> "list[tuple[str, str, str, bool]]":
         """Return a tuple (kind, name, source code, False) for each tag and each text, and a tuple (kind,
-        name, source code, True) for an element that is not translated. The name of an untranslated element is
-        empty if the element has no end tag, or contains an element with `translate="yes"`.
+        name, source code, True) for an element that is not translated. In the tuple of an untranslated
+        element, the name is empty if the element has no end tag, or contains an element with
+        `translate="yes"`.
         """
         ends, are_closed = self._ends()
         last = len(self._events) - 1
@@ -135,10 +137,11 @@ class _Reader(HTMLParser):
         return found
 
     def _ends(self) -> tuple[list[int], list[bool]]:
-        """Return two lists with an entry for each event: the index of the first event after the element that
-        begins with the event, and False if the element has no end tag. For texts, end tags and void elements,
-        such as `<br>`, the entries of event i are i + 1 and True. Without an end tag, an inline element ends
-        at the next tag of a block element, and a block element ends at the end of its parent.
+        """Return the lists `ends` and `are_closed` with an entry for each event (a tag, a text or a comment).
+        For an opening tag, `ends[i]` is the index of the first event after the element, and `are_closed[i]`
+        is False if the element has no end tag. For texts, end tags and void elements, such as `<br>`,
+        `ends[i]` is i + 1, and `are_closed[i]` is True. Without an end tag, an inline element ends at the
+        next tag of a block element, and a block element ends at the end of its parent.
         """
         last = len(self._events) - 1
         ends = [i + 1 for i in range(last)]
@@ -231,7 +234,9 @@ def references_of(pieces: Sequence[Piece]) -> dict[str, str]:
 
 
 def _escape_function(pieces: Sequence[Piece], quotes: str = "") -> Callable[[str], str]:
-    """Return a function that escapes a translation, with the character references of the passage."""
+    """Return a function that escapes a translation, and writes the same character references as the source
+    text, such as `&nbsp;`.
+    """
     references = {character: escape(character) for character in f"&<>{quotes}"} | references_of(pieces)
     table = {ord(character): reference for character, reference in references.items()}
     return lambda text: text.translate(table)
@@ -277,7 +282,7 @@ def _visible_range(raw: str) -> tuple[int, int]:
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide HTML without tags into texts, and parts that are copied, such as placeholders."""
+    """Divide HTML that contains no tags into texts and unchangeable parts, such as placeholders."""
     pieces = []
     end = 0
     for match in _ATOM.finditer(raw):

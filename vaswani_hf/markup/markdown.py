@@ -2,7 +2,8 @@
 is translated.
 
 The library markdown-it does not record the offsets of inline tokens. Therefore `_InlineReader` finds each
-inline token in the source code of its block. A block with a token that is not found is not translated.
+inline token in the source code of its block. If `_InlineReader` does not find a token of a block, the block
+is not translated.
 """
 
 import re
@@ -112,7 +113,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     passages = [Passage(block.pieces, _escape_function(block.pieces)) for block in blocks]
     for block, translation in zip(blocks, translate_passages(passages, translate), strict=True):
         if translation == "".join(piece.raw for piece in block.pieces):
-            # No sentence of the block is translated.
+            # Keep a block without a translated sentence unchanged.
             continue
         translation = f"{block.before}{translation.strip()}{block.after}"
         translation = _LINE_START.sub(_escaped_line_start, translation)
@@ -135,8 +136,8 @@ def _edits_of_html_block(token: Any, lines: Sequence[str], translate: TranslateS
 
 
 def _edit_of_block(block: _Block, lines: Sequence[str], translation: str) -> _Edit:
-    """Replace a block by its translation. Each further line begins with the characters before the second line
-    of the block, such as the `>` of a quotation.
+    """Replace a block by its translation. Each line of the translation after the first begins with the prefix
+    of the block's second line, such as the `>` of a quotation.
     """
     (line, start, end), *others = block.place
     prefix = lines[others[0][0]][: others[0][1]] if others else ""
@@ -189,7 +190,8 @@ def _recording(rule: Callable[[Any, bool], bool]) -> Callable[[Any, bool], bool]
         is_found = rule(state, silent)
         if is_found and not silent:
             for token in state.tokens[num_tokens:]:
-                # The first new token can be the text before the link, the image or the code.
+                # Skip a text token, because the parser first adds the text before the link, the image or the
+                # code.
                 if token.type != "text":
                     token.meta["source"] = state.src[start : state.pos]
                     break
@@ -272,7 +274,8 @@ class _InlineReader:
         self._position = 0
         # For each open link, the offset of the opening mark and the offset at which the whole link ends.
         self._links: list[tuple[int, int]] = []
-        # For each type of token, a function that returns the source code and the pieces.
+        # Maps each token type to the function that returns the Markdown source and the `Piece` objects of a
+        # token.
         self._readers: dict[str, Callable[[Any], tuple[str, list[Piece]]]] = {
             "text": self._text,
             "text_special": self._special,
@@ -326,7 +329,8 @@ class _InlineReader:
 
     def _source_of_break(self) -> str:
         match = _SOFT_OR_HARD_BREAK.match(self._content, self._position)
-        # If no line break is at the position, `pieces_of` does not find the returned line break.
+        # Without a match, "\n" makes `pieces_of` return None, because the source has no line break at the
+        # position.
         return match[0] if match else "\n"
 
     def _code(self, token: Any) -> tuple[str, list[Piece]]:
@@ -377,7 +381,7 @@ def _without_texts_of_autolinks(tokens: Sequence[Any]) -> list[Any]:
 
 
 def _after(pieces: list[Piece], length: int) -> list[Piece]:
-    """Remove the first `length` characters of source code from a list of pieces."""
+    """Return the pieces without the first `length` characters of Markdown source, such as a check box."""
     remaining = [*pieces]
     while length > 0 and remaining:
         first = remaining.pop(0)
@@ -397,8 +401,8 @@ def _html_piece(raw: str) -> Piece:
 
 
 def _with_kept_elements(pieces: Sequence[Piece]) -> list[Piece]:
-    """Join each HTML element that is not translated, such as `<kbd>Ctrl</kbd>`, to one atom. An element
-    without end tag ends at the end of the block.
+    """Join the pieces of each untranslated HTML element, such as `<kbd>Ctrl</kbd>`, to one unchangeable
+    piece. An element without end tag ends at the end of the block.
     """
     found: list[Piece] = []
     # The name of the element, and the number of its start tags minus the number of its end tags.
@@ -442,7 +446,9 @@ def _structure(parser: Any, content: str, definitions: dict[str, Any]) -> list[t
 
 
 def _escape_function(pieces: Sequence[Piece]) -> Callable[[str], str]:
-    """Return a function that escapes Markdown, and writes the character references of the passage."""
+    """Return a function that escapes Markdown, and writes the same character references as the source text,
+    such as `&nbsp;`.
+    """
     references = references_of(pieces)
     pattern = re.compile("|".join([*map(re.escape, references), _SPECIAL.pattern]))
     return lambda text: pattern.sub(lambda match: references.get(match[0], f"\\{match[0]}"), text)

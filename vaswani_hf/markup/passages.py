@@ -2,9 +2,10 @@
 atoms (parts that a translation must not change, such as `{name}`).
 
 Each sentence of a passage is translated without its tags. The word alignment determines the positions of the
-tags in the translation (see projection.py). The first translation contains the atoms. If an atom occurs in
-the translation more often or less often than in the source, the sentence is translated again without atoms,
-and the word alignment also determines the positions of the atoms.
+tags in the translation (see projection.py). The model usually receives a sentence with its unchangeable
+parts. If the translation contains an unchangeable part more often or less often than the source, the sentence
+is translated again without unchangeable parts. The word alignment then also determines the positions of the
+unchangeable parts.
 """
 
 import re
@@ -38,7 +39,8 @@ class Piece:
     Attributes:
         kind (str): "text" (translated), "atom" (an unchangeable part), "open" or "close" (a tag) or "break".
         raw (str): The piece as the document contains it, such as `<b>` or `R&amp;D`.
-        text (str): The text that the model receives; empty for tags, line breaks and some atoms.
+        text (str): The text that the model receives; empty for pieces without text, such as tags, line breaks
+            and images.
         name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
         partner (Piece, optional): The other tag of a pair of tags. `translate_passages` sets `partner`.
     """
@@ -62,7 +64,7 @@ class Passage:
 
 @dataclass(slots=True)
 class _Sentence:
-    """A sentence of a passage, with the pieces in the order of the document."""
+    """A sentence of a passage: texts, tags and unchangeable parts in the order of the document."""
 
     pieces: list[Piece] = field(default_factory=list)
     # The white space between the previous sentence and this sentence.
@@ -81,7 +83,9 @@ class _Sentence:
         return any(piece.kind == "text" and any(map(str.isalpha, piece.text)) for piece in self.pieces)
 
     def texts(self) -> list[str]:
-        """Return the text of each piece for the model. Without `has_atoms`, the text of an atom is empty."""
+        """Return the text that the model receives for each `Piece`. If `has_atoms` is False, the text of an
+        unchangeable part is empty.
+        """
         texts: list[str] = []
         # True if an unchangeable part was removed between the previous text and the current piece.
         is_after_removed = False
@@ -108,7 +112,9 @@ class _Sentence:
         return _OTHER_SPACE.sub(" ", "".join(self.texts())).strip()
 
     def may_keep_atoms(self) -> bool:
-        """Return True if the text of each atom is not a word, and occurs nowhere else in the source."""
+        """Return True if no unchangeable part is a word, and no unchangeable part occurs elsewhere in the
+        source sentence.
+        """
         source = self.source()
         return all(
             not text.isalpha() and source.count(text) == number
@@ -144,7 +150,7 @@ def translate_passages(passages: Sequence[Passage], translate: TranslateSentence
 
 
 def join_parts(documents: Sequence[Sequence[str | Passage]], translate: TranslateSentences) -> list[str]:
-    """Translate the passages of each document, and copy the strings unchanged."""
+    """Translate each `Passage` of a document, copy each string, and join the translations and the strings."""
     passages: list[Passage] = []
     for parts in documents:
         passages += [part for part in parts if isinstance(part, Passage)]
@@ -176,7 +182,8 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
             sentences += [_Sentence(run, separator=separator), _Sentence()]
             separator = ""
             continue
-        # Replace atoms by letters, because a full stop inside an atom does not end a sentence.
+        # Replace unchangeable parts by letters, because a full stop inside an unchangeable part does not end
+        # a sentence.
         text = "".join("X" * len(piece.text) if piece.kind == "atom" else piece.text for piece in run)
         parts, separators = split_sentences(text)
         ends = [piece for piece in run if piece.text or piece.kind == "atom"] or run
@@ -252,7 +259,7 @@ def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _set_partners(pieces: Sequence[Piece]) -> None:
-    """Set the partner of each tag in a pair of tags. Any two pairs are either nested or disjoint."""
+    """Set the partner of each tag in a pair of tags. Two pairs of tags are always nested or disjoint."""
     waiting: list[Piece] = []
     for piece in pieces:
         piece.partner = None
@@ -294,8 +301,8 @@ def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
 
 
 class _SourceBuilder:
-    """Divides the sentences of a passage into units (words, punctuation and atoms) and nodes (tags, and atoms
-    that the model does not receive).
+    """Divides the sentences of a passage into `Unit` objects (such as words) and `Node` objects (tags, and
+    unchangeable parts that the model does not receive).
     """
 
     def __init__(self) -> None:
@@ -305,12 +312,12 @@ class _SourceBuilder:
         self._open_nodes = [self.root]
 
     def add_sentence(self, sentence: _Sentence) -> None:
-        """Add the units and the nodes of a sentence."""
-        # The index in the sentence of the last word.
+        """Append the words of a sentence to `units`, and the tags of the sentence to the tree `root`."""
+        # The index of the last added word, counted from the beginning of the sentence.
         self._word = -1
         # The white space before the next unit.
         self._space = " "
-        # The last character, or "X" after an unchangeable part.
+        # The character of the source before the next piece, or "X" after an unchangeable part.
         self._before = ""
         # The nodes after the last text and the last unchangeable part.
         self._last_nodes: list[Node] = []
@@ -355,7 +362,8 @@ class _SourceBuilder:
     def _add_atom(self, text: str, raw: str) -> None:
         num_words = len(text.split())
         if num_words and not self._space:
-            # The first word of the unchangeable part is the end of the previous word, as in "R&amp;D".
+            # Do not count the first word of the unchangeable part, because no space separates it from the
+            # previous word, as in "No.{number}".
             num_words -= 1
         self._word += num_words
         self._add_unit(text, raw)
@@ -379,7 +387,8 @@ class _SourceBuilder:
         node = self._open_nodes.pop()
         node.closing = piece.raw
         node.source_end = len(self.units)
-        # `after` is the character after the opening tag. The next text sets the character after the pair.
+        # `node.after` still contains the character after the opening tag. The next call of `_set_after` sets
+        # the character after the closing tag.
         node.after = ""
         self._last_nodes.append(node)
 
@@ -398,8 +407,9 @@ class _SourceBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a word of a translation. `atom` is the text of the atom that the part belongs to, or empty.
-    An atom with spaces, such as `<%= x %>`, has a part in each of its words.
+    """A substring of a word in a translation. `atom` is the unchangeable part, such as `{name}`, that
+    contains the substring, or empty. An unchangeable part with spaces, such as `<%= x %>`, has a `_Part` for
+    each of its words.
     """
 
     text: str
@@ -424,8 +434,8 @@ def _target_units(translation: Translation, source: Sequence[Unit], separator: s
                 index = atoms[part.atom].popleft()
                 of_part = [replace(source[index], source=index)]
             elif not part.begins_atom and units and units[-1].text == part.atom:
-                # The part is the end of an atom with spaces, such as `<%= x %>`. The unit of the atom is
-                # already in the list.
+                # Skip the later words of an unchangeable part with spaces, such as `<%= x %>`, because
+                # `units` already contains the whole unchangeable part.
                 space = ""
                 continue
             else:
@@ -450,7 +460,9 @@ def _target_units(translation: Translation, source: Sequence[Unit], separator: s
 
 
 def _aligned_units(translation: Translation, source: Sequence[Unit]) -> dict[int, list[int]]:
-    """Map each aligned word of the translation to the indices of the aligned words and punctuation."""
+    """Map the index of each aligned target word to the indices in `source` of the aligned words and
+    punctuation.
+    """
     units_of_word: dict[int, list[int]] = {}
     for i, unit in enumerate(source):
         if not unit.raw:
@@ -486,7 +498,7 @@ def _words_of(text: str, pattern: re.Pattern[str]) -> Iterator[list[_Part]]:
 
 
 def _pattern_of(atoms: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that matches the given unchangeable parts, and all other placeholders."""
+    """Return a pattern that matches the texts `atoms` and all placeholders."""
     literals = sorted(map(re.escape, atoms), key=len, reverse=True)
     return re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)
 

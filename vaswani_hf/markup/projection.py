@@ -1,11 +1,11 @@
 """Inserts the tags and the unchangeable parts (atoms) of a source text into the translation. The word
 alignment determines the positions of the tags and the atoms.
 
-A `Unit` is a word, the punctuation before or after a word, or an atom. A `Node` is a pair of tags, a single
-tag or an atom. The nodes form a tree: a node between two tags is a child of the pair of tags. In the
-translation, each pair of tags encloses one contiguous range of units inside the range of the parent pair. The
-ranges of pairs with the same parent do not overlap. Therefore each tag occurs exactly once in the
-translation, and the pairs of tags are nested.
+A `Unit` is a word, the punctuation before or after a word, or an unchangeable part. A `Node` is a pair of
+tags, a single tag, or an unchangeable part that the model does not receive. The nodes form a tree: a node
+between two tags is a child of the pair of tags. In the translation, each pair of tags encloses one contiguous
+range of units inside the range of the parent pair. Two pairs of tags with the same parent enclose ranges that
+do not overlap. Therefore each tag occurs exactly once in the translation, and the pairs of tags are nested.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ class Unit:
 
     @property
     def is_word(self) -> bool:
-        """True if the unit is a word or an unchangeable part, False if the unit is punctuation."""
+        """True for a word or an unchangeable part, such as `{name}`; False for punctuation."""
         return bool(self.raw) or any(map(str.isalnum, self.text))
 
 
@@ -42,17 +42,21 @@ class Node:
     passage, and has no tags.
 
     Attributes:
-        raw (str): The source code of the opening tag, of the single tag or of the atom.
+        raw (str): The source code of the node; for a pair, only of the opening tag.
         closing (str): The source code of the closing tag of a pair.
-        kind (str): "pair", "open" or "close" (a tag whose partner is missing), or "atom".
-        before (str): The character of the source before the node: "X" for an atom, empty at the beginning of
-            the sentence.
-        after (str): The character of the source after the node: "X" for an atom, empty at the end of the
-            sentence.
-        source_start (int): The index of the first source unit after the opening tag, the single tag or the atom.
+        kind (str): "pair" (two tags), "open" or "close" (a tag whose partner is missing), or "atom" (an
+            unchangeable part).
+        before (str): The character of the source before the node; "X" if the node follows an unchangeable
+            part; empty at the beginning of the sentence.
+        after (str): The character of the source after the node; "X" if an unchangeable part follows the node;
+            empty at the end of the sentence.
+        source_start (int): The index of the first source unit after the node; for a pair, after the opening
+            tag.
         source_end (int): For a pair, the index of the first source unit after the closing tag.
-        start (int): Like `source_start`, in the translation.
-        end (int): Like `source_end`, in the translation; for a single tag or an atom, equal to `start`.
+        start (int): The index of the first unit of the translation after the node; for a pair, after the
+            opening tag.
+        end (int): For a pair, the index of the first unit of the translation after the closing tag; otherwise
+            equal to `start`.
         children (list): The nodes between the two tags of a pair, in the order of the source.
     """
 
@@ -70,8 +74,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The units of one sentence: `source_start` (inclusive) to `source_end` (exclusive), and `start` to
-    `end`.
+    """The unit ranges of one sentence: `source_start` (inclusive) to `source_end` (exclusive) in the source,
+    and `start` to `end` in the translation.
     """
 
     source_start: int
@@ -81,7 +85,9 @@ class Bounds:
 
 
 def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentences: Sequence[Bounds]) -> None:
-    """Set `start` and `end` of each node, so that `target[start:end]` are the units inside the node."""
+    """Set `start` and `end` of each `Node`, so that the node encloses the units `target[start:end]` of the
+    translation.
+    """
     root.end = len(target)
     parents = [root]
     while parents:
@@ -107,8 +113,8 @@ def _place_pairs(
     target: Sequence[Unit],
     sentences: Sequence[Bounds],
 ) -> None:
-    """Set the ranges of the pairs of tags directly inside `parent`. Place the pairs without a range in
-    `_aligned_range` last, around words that are not yet inside a pair.
+    """Set `start` and `end` of each pair of tags directly inside `parent`. Pairs for which `_aligned_range`
+    returns None come last, and enclose words outside the other pairs.
     """
     free = [True] * len(target)
     unsure = []
@@ -146,7 +152,7 @@ def _inside(sentences: Sequence[Bounds], pair: Node) -> Iterable[Bounds]:
 
 
 def _region(parent: Node, sentence: Bounds) -> tuple[int, int]:
-    """Return the range of target units that both the sentence and the parent node contain."""
+    """Return the range of target units that are in the sentence and inside the parent node."""
     start = min(max(parent.start, sentence.start), parent.end)
     return start, max(start, min(parent.end, sentence.end))
 
@@ -159,8 +165,8 @@ def _aligned_range(
     target: Sequence[Unit],
     free: Sequence[bool],
 ) -> tuple[int, int] | None:
-    """Return the range of target units that corresponds to the source units between a pair of tags, or None
-    if no free word of the translation is aligned with the text between the tags.
+    """Return the range of target units that corresponds to the source units between a pair of tags. Return
+    None if no target word outside the other pairs is aligned with the text between the tags.
     """
     region = _region(parent, sentence)
     words = [
@@ -172,7 +178,8 @@ def _aligned_range(
     ]
     if all(pair.source_start <= i < pair.source_end for i in words) and all(free[slice(*region)]):
         # A pair of tags around all source words of a sentence encloses all words of the translated sentence.
-        # Leave out punctuation at both ends if the aligned source punctuation is outside the pair.
+        # Leave out punctuation at both ends of the translated sentence if the aligned source punctuation is
+        # outside the pair.
         start, end = region
         while start < end and _is_outside(target[start], pair):
             start += 1
@@ -215,7 +222,9 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair of tags to the longest run of free units between `start` and `end`."""
+    """Set the range of a pair of tags to the longest run of units between `start` and `end` that are outside
+    all other pairs.
+    """
     best = (start, start)
     run_start = start
     for i in range(start, end + 1):
@@ -230,10 +239,11 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
     """Return the index of the target unit before which `node` is placed.
 
-    The place is directly after the translation of the preceding source unit. Without this translation, the
-    place is directly before the translation of the following source unit. An opening tag without a closing
-    tag tries the following source unit first. If neither source unit has a translation, the node keeps its
-    relative position in the sentence.
+    The node comes directly after the translation of the source unit before the node. If the source unit
+    before the node has no translation, the node comes directly before the translation of the source unit
+    after the node. For an opening tag without a closing tag, the source unit after the node has precedence.
+    If the two source units around the node have no translation, the node keeps its relative position in the
+    sentence.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -260,8 +270,8 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """Move a node without units out of the pairs of tags that contain the node: before a pair if the node is
-    before the pair in the source, otherwise after the pair.
+    """Move a node without words out of the pairs of tags that enclose the node only in the translation. If
+    the node is before the pair in the source, move the node before the pair, otherwise after the pair.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:
@@ -276,15 +286,15 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
 
 
 class _Writer:
-    """Writes the units of a translation and the nodes of a passage."""
+    """Writes the words of a translation, together with the tags and the unchangeable parts of the passage."""
 
     def __init__(self, root: Node, target: Sequence[Unit], escape: Callable[[str], str]):
         self._root = root
         self._target = target
         self._escape = escape
         self._parts: list[str] = []
-        # The number of units whose preceding white space is written. Tags can be between the white space and
-        # the unit.
+        # The number of target units whose preceding white space is already written. A tag can be between a
+        # unit and its white space.
         self._num_spaced = 0
         # The last written node. None after a unit.
         self._last_node: Node | None = None
@@ -295,7 +305,7 @@ class _Writer:
         return "".join(self._parts)
 
     def _write_node(self, node: Node) -> None:
-        """Write a node, and the units and the nodes inside the node."""
+        """Write a node with all words and nodes between its tags."""
         self._parts.append(node.raw)
         position = node.start
         children = sorted(node.children, key=lambda child: (child.start, child.end))
@@ -322,7 +332,9 @@ class _Writer:
             self._last_node = None
 
     def _take_space(self, i: int) -> str:
-        """Return the space before unit `i` if this space is the next space to write, else an empty string."""
+        """Return the white space before unit `i` of the translation, or an empty string if the white space is
+        already written.
+        """
         if i != self._num_spaced or i >= len(self._target):
             return ""
         self._num_spaced += 1
@@ -331,11 +343,12 @@ class _Writer:
     def _spaces_around(self, node: Node, parent: Node) -> tuple[str, str]:
         """Return the space before and the space after a node."""
         if node.start < node.end or node.kind == "open":
-            # An opening tag comes after the space of the next unit.
+            # Write the opening tag between the next word and the space before the word.
             return self._take_space(node.start), ""
         if node.kind == "close" or (node.kind == "pair" and not node.children):
             return "", ""
-        # The node is an atom, or a pair of tags that encloses other nodes but no words.
+        # From here on, `node` is an unchangeable part, such as an image, or a pair of tags that encloses
+        # other nodes but no words.
         if parent is not self._root and parent.start == parent.end:
             # The parent encloses no words. Therefore the next word, and the space before the word, come after
             # the closing tag of the parent. Write a space only if the source text has a space before the
@@ -343,7 +356,8 @@ class _Writer:
             is_spaced = node.before.isspace() and node is not parent.children[0]
             return " " if is_spaced else "", ""
         if node.start == 0 and not node.before and self._target and self._target[0].space:
-            # The node begins the passage. The space of the first word comes after the node.
+            # At the beginning of a passage, write the node before the white space that precedes the first
+            # word.
             return "", ""
         is_after_unit = self._is_aligned(node.start - 1, node.source_start - 1)
         if node.before.strip() and (is_after_unit or self._is_after_atom(node)):
@@ -363,7 +377,9 @@ class _Writer:
         return last is not None and last.kind == "atom" and last.source_start == node.source_start
 
     def _space_before(self, node: Node) -> str:
-        """Return the space before a node without words, which does not belong to the previous word."""
+        """Return the space before a node without words, such as an image, that is not joined to the previous
+        word.
+        """
         space = self._take_space(node.start)
         written = space or next(filter(None, reversed(self._parts)), " ")
         last = written[-1]
@@ -374,7 +390,9 @@ class _Writer:
         return space
 
     def _space_after(self, node: Node) -> str:
-        """Return the space after a node without words. The space of the next word is before the node."""
+        """Return the space after a node without words, such as an image. The space that precedes the next
+        word is already written before the node.
+        """
         is_next = self._is_aligned(node.start, node.source_start)
         if not node.after or (is_next and node.after.isalnum()):
             return ""

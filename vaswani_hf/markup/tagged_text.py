@@ -34,7 +34,9 @@ def _tags(text: str) -> Counter[str]:
 
 
 def _passage(text: str) -> Passage:
-    """Divide a text into texts, tags, breaks and unchangeable parts, such as placeholders and `&amp;`."""
+    """Divide `text` into plain text, tags, line breaks and unchangeable parts, such as placeholders and
+    `&amp;`.
+    """
     pieces = []
     end = 0
     for match in _PART.finditer(text):

@@ -1,8 +1,9 @@
 """Multi-head attention (Section 3.2) with its score functions. The file masks_vaswani contains the masks.
 
 A subclass of `VaswaniAttention` may override `scores` to change the score function, and define `local_mask`
-to change the mask. Training, the search, the coverage penalty and the word alignments use the methods of the
-subclass. A fused kernel is used only if the kernel can compute the score function and the mask.
+to change the mask. Training, the search, the coverage penalty and the word alignments call `scores` and
+`local_mask` of the subclass. A fused kernel is used only if the kernel can compute the score function and the
+mask.
 
 If the config field `attention_window` is r, a token attends only to tokens that are at most r tokens away
 (Section 4). The config fields `attention_score` and `cross_attention_score` select the function that computes
@@ -135,7 +136,7 @@ class VaswaniAttention(nn.Module):
 
     @property
     def implementation(self) -> str:
-        """The implementation of the config, or "eager" if no fused kernel can compute the scores."""
+        """The attention implementation of the config, or "eager" if no fused kernel can compute the scores."""
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -261,7 +262,9 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """Return the sums of `attend`. `supports_fused_kernel` must be True. `mask` is additive or None."""
+        """Return the same weighted sums as `attend`. `supports_fused_kernel` must be True. `mask` is additive
+        or None.
+        """
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
         ).transpose(1, 2)
@@ -354,7 +357,9 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return the number of values per head and the inverse initial variance of each parameter."""
+        """Map the name of each parameter to the number of elements per head and the inverse of the initial
+        variance.
+        """
         raise NotImplementedError
 
     def init_scores(self) -> None:
@@ -471,8 +476,8 @@ def can_be_fused(kind: type[VaswaniAttention]) -> bool:
 
 class AttentionRecorder:
     """Records the cross-attention weights of selected decoder layers, as the argument `attention_recorder` of
-    a model. A selected layer computes the weights with `VaswaniAttention.weights`, because fused kernels
-    return no weights.
+    a model. A recorded layer computes the attention weights with `VaswaniAttention.weights`, because fused
+    kernels return no weights.
     """
 
     def __init__(self, layers: Collection[int]):

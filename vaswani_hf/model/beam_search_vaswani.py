@@ -11,16 +11,16 @@ Each step of the search has five parts:
    candidate becomes a finished translation.
 4. The stopping rule decides for each sentence whether its search ends. A sentence is open during its search,
    and closed after its search.
-5. The best candidates that have not ended become the beams of the next step. `BeamSearch` may remove closed
-   sentences from the batch.
+5. The best candidates that have not ended become the beams of the next step. `BeamSearch` can remove
+   sentences from the batch when their search has ended.
 
 The file beams_vaswani contains the beams, the candidates and the finished translations. The file
 search_strategies_vaswani contains the candidate selections, the stopping rule, and the scorer that ranks
 translations. `generate(..., search=SearchStrategies(...))` replaces these three parts.
 
 The search follows the rules of beam search in transformers. In addition, the search has the length penalty
-(used in Section 6.1 of the paper) and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7),
-has a length limit for each sentence, and removes closed sentences from the batch.
+(used in Section 6.1 of the paper) and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7).
+Each sentence has its own length limit, and can leave the batch when its search has ended.
 
 This file is saved with every checkpoint because `generate` runs `BeamSearch`.
 
@@ -99,8 +99,9 @@ class BeamSearch:
 
     `config.num_beams` is K, and `config.num_return_sequences` is R. `candidates` and `stopping_rule` apply if
     `task.strategies` does not contain them. `sentences` [N] int64 are the indices of the sentences to
-    translate, by default all. `rows_per_sentence` is the number of beams (for a logits processor) or
-    candidates (for a stopping criterion) per sentence in each call, by default all.
+    translate, by default all. Each call of a logits processor receives `rows_per_sentence` beams of a
+    sentence, by default all. Each call of a stopping criterion receives `rows_per_sentence` candidates of a
+    sentence, by default all.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class BeamSearch:
         self.finished = FinishedTranslations(prompts, self.fill)
         self.num_new = 0  # The number of new tokens in each beam.
         self.is_over = False
-        # Skip the handling of ended candidates in a step in which no candidate ends, and the stopping rule
+        # Skip the handling of ended candidates in steps without ended candidates. Skip the stopping rule
         # until the first candidate has ended. On a GPU, the check for ended candidates would make the CPU
         # wait for the GPU. With sampling, each step must sort the candidates.
         self.skips_idle_work = not (config.do_sample or needs_sync(task.limits))
@@ -173,10 +174,11 @@ class BeamSearch:
     def _early_stopping(self) -> EarlyStopping:
         """Return the default stopping rule.
 
-        If no translation can exceed the highest score that the rule computes, the rule considers the
-        `num_return_sequences` best translations. Otherwise, and with `transformers_compatible`, the rule
-        considers the `num_beams` best translations, as in transformers. A translation can exceed the computed
-        score with logits processors, or if the rule considers only the current length.
+        The rule computes an upper bound for the score of an unfinished translation, and compares the bound
+        with finished translations. If the bound is reliable, the rule considers the `num_return_sequences`
+        best finished translations. Otherwise, and with `transformers_compatible`, the rule considers the
+        `num_beams` best finished translations, as in transformers. The bound is unreliable with logits
+        processors, or if the rule considers only the current length.
         """
         task = self.task
         config = self.config
@@ -238,14 +240,15 @@ class BeamSearch:
         self.is_over = num_open == 0 or self.num_new >= self.last_limit
         # Part 5: continue with the best candidates that have not ended.
         beams.replace(candidates, paths, ended if some_ended else None)
-        # Remove closed sentences only if they are at least an eighth of the batch, because a removal copies
-        # all other sentences.
+        # Keep sentences whose search has ended until they are at least an eighth of the batch, because a
+        # removal copies all other sentences.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(beams.sentences):
             self._remove_closed_sentences(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities [N, K or 1, V] after the logits processors. Also return
-        log-probabilities [N, K or 1] of one token before the logits processors, to check for NaN.
+        """Return the log-probabilities [N, K or 1, V] after the logits processors. Also return the
+        log-probabilities [N, K or 1] that one vocabulary token has without the logits processors, to check
+        for NaN.
 
         One token is enough, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or if
         all logits of the row are -inf.
@@ -276,7 +279,8 @@ class BeamSearch:
         return ended
 
     def _call_with_rows(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
-        """Call a logits processor or a stopping criterion with rows for `values` [N, beams, ...].
+        """Call a logits processor or a stopping criterion with `values` [N, beams, ...] in the shape [B *
+        beams, ...].
 
         The rows [B * beams, ...] of sentences that were removed from the batch are zeros, so that the row
         index of a beam never changes. With `rows_per_sentence`, each call receives exactly this number of
@@ -307,7 +311,9 @@ class BeamSearch:
         self.has_finished = True
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close sentences whose results are final. Return True for each that continues, [N] bool."""
+        """End the search for each sentence whose results are final. Return True for each sentence whose
+        search continues, [N] bool.
+        """
         beams = self.beams
         if not self.has_finished:
             return beams.is_open
@@ -324,8 +330,9 @@ class BeamSearch:
         return beams.is_open
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
-        """Keep `num_staying` sentences, open sentences first. If `StepReader` reads one step late,
-        `num_staying` is the number of open sentences after the previous step, so closed sentences can stay.
+        """Keep `num_staying` sentences in the batch, and remove only sentences whose search has ended. If
+        `StepReader` reads one step late, the caller has counted `num_staying` after the previous step.
+        Therefore some sentences can stay although their search has ended.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         self.beams.select(staying)

@@ -17,18 +17,21 @@ from .decoding_vaswani import gather_beams
 # same score.
 EMPTY_SCORE = -1e9
 # The score of a token, candidate or translation that the search must not choose. `EXCLUDED_SCORE` is lower
-# than `EMPTY_SCORE`, so that the search prefers an empty place to an excluded candidate.
+# than `EMPTY_SCORE`, so that the search leaves a place in a list empty rather than choose an excluded
+# candidate.
 EXCLUDED_SCORE = 2 * EMPTY_SCORE
 
 
 def exists(scores: Any) -> Any:
-    """Return True for each score of a beam, candidate or translation that is neither empty nor excluded."""
+    """Return True for the score of a real beam, candidate or translation, and False for `EMPTY_SCORE` and
+    `EXCLUDED_SCORE`.
+    """
     # The scores of real translations are far above `EMPTY_SCORE / 2`.
     return scores > EMPTY_SCORE / 2
 
 
 def rank_ended_last(scores: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
-    """Lower the scores [N, C] of the ended candidates below the scores of all other existing candidates."""
+    """Lower the scores [N, C] of ended candidates, so that the search prefers candidates that have not ended."""
     return scores + ended * EMPTY_SCORE
 
 
@@ -51,8 +54,8 @@ class Beams:
         scores: The summed log-probabilities of the beams, [N, K] float32.
         paths: The tokens of the beams, [N, K, T, 1] int64. With `transformers_compatible`, [N, K, T, 2]: the
             token id, and the row index of the beam that the token has extended.
-        parents: The beam of the previous step that each beam extends, [N, K] int64. Unset before the first
-            step.
+        parents: The beam of the previous step that each beam extends, [N, K] int64. The attribute does not
+            exist before the first step.
         is_open: True for each sentence that still accepts finished translations, [N] bool.
     """
 
@@ -111,8 +114,8 @@ class FinishedTranslations:
     Attributes:
         scores: The scores, [B, K] float32. The score of a missing translation is `EMPTY_SCORE`.
         lengths: The numbers of new tokens, [B, K] int64. A missing translation has the length 0.
-        paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. The path of a missing translation contains
-            only the prompt and padding.
+        paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. A missing translation contains only the
+            prompt and padding.
     """
 
     def __init__(self, prompts: torch.Tensor, fill: int):

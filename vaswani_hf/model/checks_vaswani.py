@@ -34,7 +34,9 @@ def nearest_name(name: Any, known: Iterable[str]) -> str:
 
 
 def value_of(settings: Any, name: str) -> Any:
-    """Return the value of a key of a mapping, or of an attribute of another object, or None."""
+    """Return `settings[name]` for a mapping, or `settings.name` for another object. Return None if the name
+    is missing.
+    """
     return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
 
@@ -86,7 +88,7 @@ def a_number(
     most: float | None = None,
     whole: bool = False,
 ) -> Rule:
-    """Return the rule for a finite number. The limits `above` and `below` are exclusive."""
+    """Return a `Rule` that accepts finite numbers. The limits `above` and `below` are exclusive."""
 
     def accepts(value: Any) -> bool:
         return (
@@ -103,7 +105,7 @@ def a_number(
 
 
 def one_of(*choices: Any) -> Rule:
-    """Return the rule for a value that is one of two or more choices."""
+    """Return a `Rule` that accepts only the given choices (two or more)."""
 
     def accepts(value: Any) -> bool:
         # Compare the types, because 1 equals True.

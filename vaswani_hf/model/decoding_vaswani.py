@@ -64,14 +64,16 @@ class Decoder(Protocol):
 
 
 class TreeKVCache:
-    """Caches the keys and values of the target tokens of all beams. A mask hides other beams."""
+    """Caches the keys and values of the target tokens of all beams. For each beam, a mask hides the tokens of
+    the other beams.
+    """
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
         self.attentions = attentions
         self.dtype = dtype
         self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
-        # The largest attention window of all layers in tokens, or None if a layer has no window.
+        # The largest attention window (in tokens) of all layers, or None if a layer has no window.
         self.reach: int | None = None if None in windows else max(windows)
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
@@ -102,7 +104,8 @@ class TreeKVCache:
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
         """Reserve memory for a token of each beam at `positions` [N, 1]. Return the attention mask of each
-        layer. `parents` [N, beams] int64 are the beams of the previous step that the beams extend.
+        layer. `parents` [N, beams] int64 contains the index of the beam of the previous step that each beam
+        extends.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -125,7 +128,9 @@ class TreeKVCache:
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add the keys [N, H, beams, d_k] and values of new tokens. Return all keys and values."""
+        """Append the keys [N, H, beams, d_k] and the values of new tokens to the cache. Return all keys and
+        values of the layer.
+        """
         end = self.length + key.shape[2]
         for store, new in ((self.keys, key), (self.values, value)):
             if store[layer_idx] is None:
@@ -143,7 +148,9 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if only one more step fits, so that the search must count the living tokens for `_prune`."""
+        """True if the reserved memory has space for only one more step. The search must then set `num_living`
+        for `_prune`.
+        """
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
     def living(self) -> torch.Tensor:
@@ -152,8 +159,8 @@ class TreeKVCache:
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # Add `num_beams` to the number of living tokens, because the cache has received one new token of each
-        # beam since the search counted the living tokens.
+        # Add `num_beams` to `num_living`, because the cache has received one new token of each beam since the
+        # search set `num_living`.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
@@ -339,11 +346,12 @@ class TreeAttentionDecoder:
         self.num_read = prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
         if attended is not None:
-            # Do not count the attention from padding in the prompt to the source.
+            # Ignore the attention weights of padding tokens in the prompt.
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # Create the steps after `_run`, because `_run` caches the keys and values of the source.
+            # Create the `DecoderLayerStep` objects after `_run`, because `_run` caches the keys and values of
+            # the source.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
@@ -425,7 +433,9 @@ def _rows_of_beams(beams: torch.Tensor, num_beams: int) -> torch.Tensor:
 
 
 class RowDecoder:
-    """Calls `forward` with one row for each beam. Supports all cases, unlike `TreeAttentionDecoder`."""
+    """Calls `forward` with one row for each beam. Unlike `TreeAttentionDecoder`, `RowDecoder` supports all
+    models and all settings.
+    """
 
     is_direct = False
     tree: TreeKVCache | None = None
@@ -542,7 +552,9 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """Return the cache that `generate` returns, with rows for the beams `parents` [B, K], or None."""
+        """Return the cache for the output of `generate`, with one row for each of the beams with the indices
+        `parents` [B, K]. Return None without a cache.
+        """
         self._reorder(parents)
         cache = self.model_kwargs.get(CACHE_NAME)
         if isinstance(cache, EncoderDecoderCache):

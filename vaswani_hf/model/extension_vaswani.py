@@ -5,7 +5,8 @@ fields such as `attention_score` accept the registered names as values. A user m
 with additional fields. `save_user_code` copies the Python files of the user's classes into a checkpoint, so
 that transformers can load the checkpoint with `trust_remote_code=True` and without the package.
 
-This file is saved with every checkpoint because `VaswaniConfig` reads the registries.
+This file is saved with every checkpoint because `VaswaniConfig` looks up class names in the registries of
+this file.
 """
 
 import ast
@@ -120,7 +121,8 @@ def registered_names(config: PreTrainedConfig) -> list[tuple[Registry, str]]:
 
 
 def fields_of_subclass(cls: type, base: type, known: set[str]) -> dict[str, Any]:
-    """Return the types of the fields that a user's config class adds to the fields `known` of `base`.
+    """Return the types of the fields that the user's config class `cls` adds to the config class `base`.
+    `known` contains the field names of `base`.
 
     The added fields are annotated fields, class attributes without annotation, and arguments of `__init__`. A
     field without annotation has the type Any.
@@ -237,7 +239,9 @@ def source_for_checkpoint(kind: type) -> str:
 
 
 def _imports(node: ast.AST) -> Iterable[Any]:
-    """Yield the imports of `vaswani_hf`. Skip `try` blocks: there the user's code handles a failed import."""
+    """Yield the statements that import from `vaswani_hf`. Skip `try` blocks: there the user's code handles a
+    failed import.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
             continue
@@ -257,8 +261,8 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # The statement imports a name from a package, such as `vaswani_hf`. Find the code file that
-            # defines the name.
+            # The import statement names a package, such as `vaswani_hf`, instead of a code file. Find the
+            # code file that defines the name.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():

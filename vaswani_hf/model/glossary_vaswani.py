@@ -92,7 +92,9 @@ class Glossary:
 
 
 def _stems(word: str) -> set[str]:
-    """Return the word, and the word without its endings. "cities" and "city" share the stem "cit"."""
+    """Return the word and, for each possible ending of the word, the word without the ending. "cities" and
+    "city" share the stem "cit".
+    """
     shortest = max(_SHORTEST_STEM, len(word) - _LONGEST_ENDING)
     return {word, *(word[:length] for length in range(shortest, len(word)) if word[length:] in _ENDINGS)}
 

@@ -69,7 +69,9 @@ def option(
 
 
 def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
-    """Raise an error if a value is invalid for the field of `kind` with the same name. None is valid."""
+    """Check each value with the rule of the field that has the same name in the dataclass `kind`. None is
+    valid.
+    """
     for declared in fields(kind):
         if declared.name in ignored:
             continue
@@ -102,8 +104,8 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
 @dataclass(frozen=True)
 class SearchSettings:
     """The settings of `generate` that this package checks. Most of these settings are options of the command
-    line. A call of the CTranslate2 backend accepts only the settings in `SearchSettings`. A model card also
-    lists only the settings in `SearchSettings`.
+    line. A call of the CTranslate2 backend accepts only the settings in `SearchSettings`. A model card lists
+    only the settings in `SearchSettings`.
 
     `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
     value in the checkpoint's generation config. A setting that is missing in the generation config has the
@@ -326,7 +328,8 @@ class TranslationOptions:
     def __post_init__(self):
         check_options(vars(self), type(self))
         if isinstance(self.glossary, str):
-            # Read the file now, so that copies of the options in other processes contain the terms.
+            # Replace the path by the terms in the file, so that a copy of the options in another process
+            # contains the terms.
             object.__setattr__(self, "glossary", read_glossary(self.glossary))
         check_sampling(self.generate)
         validate_search_fields(self.generate)
@@ -334,7 +337,9 @@ class TranslationOptions:
 
     @classmethod
     def of(cls, **options: Any) -> "TranslationOptions":
-        """Create options from arguments. Arguments that are no field become entries of `generate`."""
+        """Create options from keyword arguments. An argument that is not the name of a field becomes an entry
+        of the field `generate`.
+        """
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
         return cls(**own, generate=options)

@@ -54,8 +54,8 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
     """Return the target probabilities of the reference token and of each other token (Section 5.4).
 
-    For `smoothing` e and `num_classes` V, the form "t2t" gives 1-e and e/(V-1), as tensor2tensor does. The
-    form "torch" gives 1-e+e/V and e/V, as PyTorch does.
+    For `smoothing` e and `num_classes` V, the form "t2t" gives the reference token 1-e and each other token
+    e/(V-1), as tensor2tensor does. The form "torch" gives 1-e+e/V and e/V, as PyTorch does.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -112,8 +112,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def forward(ctx, states, weight, labels, valid, gold, other, excluded, dtype):
         """Return the sum. `gold` and `other` are the results of `target_probabilities`."""
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        # The label smoothing term is `-other * (sum of all logits)`. The sum of all logits is the dot product
-        # of the summed states and the summed weights.
+        # Label smoothing adds `-other * (sum of all logits)` to the loss, where `other` is the target
+        # probability of each wrong token. The sum of all logits is the dot product of the summed states and
+        # the summed weights.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:

@@ -135,7 +135,7 @@ def _implementations(attentions: Sequence[Any], is_recorded: bool) -> list[str]:
 
 
 def _kind_of(local_mask: LocalMask | None) -> Any:
-    """Return a dict key. Local masks with the same window have the same key."""
+    """Return a dict key that is equal for local masks with the same window."""
     return getattr(local_mask, "args", local_mask)
 
 
@@ -151,7 +151,7 @@ def _must_not_read(
 
 
 def _mask_without_reading(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Expand a mask [B, S] to [B, 1, 1 or T, S] without reading its values."""
+    """Expand a mask [B, S] to [B, 1, 1, S], or to a causal mask [B, 1, S, S], without reading mask values."""
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
 
@@ -249,8 +249,8 @@ def positions_of(
     counted.
 
     `attention_mask` [B, S] includes the cached tokens and is nonzero for real tokens. With a static cache,
-    `generate` passes a causal mask [B, 1, T, S], and `is_causal` must be True. Without either mask, padding
-    counts like a real token, and the first token in `states` has the position `past_length`.
+    `generate` passes a causal mask [B, 1, T, S], and `is_causal` must be True. Without `attention_mask`,
+    padding counts like a real token, and the first token in `states` has the position `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -410,8 +410,8 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
     If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token, all
-    layers cache all tokens, because the last r tokens could be padding. With flex attention, all layers cache
-    all tokens, because flex attention needs the same number of keys in all layers.
+    layers cache all tokens. In a cache of r tokens, padding would replace real tokens. With flex attention,
+    all layers cache all tokens, because flex attention needs the same number of keys in all layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)

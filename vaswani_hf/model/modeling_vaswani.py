@@ -108,7 +108,9 @@ class VaswaniLearnedPositions(nn.Embedding):
         super().__init__(config.max_position_embeddings, config.d_model)
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings [B or 1, T, D] of positions [B or 1, T]. Raise an error beyond the table."""
+        """Return the embeddings [B or 1, T, D] of positions [B or 1, T]. Raise an error if a position is not
+        in the table.
+        """
         if self._reads_positions(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:
@@ -202,8 +204,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
-        """True if the backward pass computes the forward pass of the layer again. Return False while autograd
-        records no gradients, as in `generate`: otherwise transformers would call the layer without the cache.
+        """True if the backward pass computes the forward pass of the layer again. False if autograd records
+        no gradients, as in `generate`, because transformers does not pass the cache to a layer with gradient
+        checkpointing.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -634,7 +637,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         skip_logits: bool | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return the loss and the logits [B, T, V] of decoder states [B, T, D]. The loss is None without
-        labels. The logits are None if `skip_logits` is True and the output projection is plain.
+        labels. With labels and `skip_logits`, the logits are None, except if the output projection has an
+        adapter, quantization, sharding or a hook.
 
         The loss is the cross-entropy with label smoothing (Section 5.4). The docstring of the file
         loss_vaswani contains the formula. The sum of the token losses is divided by `num_items`, by default

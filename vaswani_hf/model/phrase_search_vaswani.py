@@ -49,7 +49,7 @@ def search_again(
     search: BeamSearch,
 ) -> BeamSearch:
     """Run grid beam search for the sentences whose translations lack a required phrase. Return a `BeamSearch`
-    with the new results for these sentences, and with unchanged results for all other sentences.
+    with the new results. Sentences whose translations contain all phrases keep their results of `search`.
 
     `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
     no translation with all phrases of a sentence, `search_again` adds one phrase at a time, and keeps each
@@ -155,7 +155,9 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """Return the number [B] of phrase tokens that fit before the length limit and `forced_eos_token_id`."""
+    """Return for each sentence how many phrase tokens fit into a translation, [B] int64. A forced `</s>`
+    takes the place of one token.
+    """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
     return limits - (is_longest & has_forced_end).long()
@@ -176,8 +178,8 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # Some of the most probable next tokens end the translation, or begin or continue a phrase. Consider
-        # more than `num_kept` tokens, so that `num_kept` ordinary tokens remain.
+        # Consider more than `num_kept` next tokens, so that `num_kept` tokens remain that neither end the
+        # translation nor belong to a phrase.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -230,8 +232,8 @@ class PhraseCandidates(CandidateSelection):
     def _options(self, search: RunningSearch, log_probs: torch.Tensor, matches: torch.Tensor) -> "_Options":
         """Return the options (possible next tokens) of all beams.
 
-        An option gets the `EXCLUDED_SCORE` if the missing phrases do not fit between the option and the
-        length limit.
+        A possible next token gets the `EXCLUDED_SCORE` if the missing phrases do not fit between the token
+        and the length limit.
         """
         sentences = search.beams.sentences
         total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]
@@ -279,9 +281,9 @@ class _Options:
 class PhraseTables:
     """The phrases of a batch as tensors on the model's device, so that the CPU does not wait for the GPU.
 
-    The bool tensor `matches` [..., F, L + 1] describes how much of each phrase a translation contains. Entry
-    [f, l] is True if the translation ends with the first l tokens of phrase f. If l is the length of phrase
-    f, entry [f, l] stays True in later steps, because the translation contains the whole phrase.
+    In the bool tensor `matches` [..., F, L + 1], entry [f, l] is True if the translation ends with the first
+    l tokens of phrase f. If l is the length of phrase f, entry [f, l] stays True in later steps, because the
+    translation contains the whole phrase.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -293,14 +295,15 @@ class PhraseTables:
             padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
             lengths.append([len(phrase) for phrase in padded])
             tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
-        # `lengths` contains 0 for missing phrases. `tokens` contains -1 after the end of each phrase.
+        # If a sentence has fewer than `num_phrases` phrases, `lengths` is filled with 0. `tokens` contains -1
+        # after the end of each phrase.
         self.lengths = torch.tensor(lengths, device=device)  # [B, F]
         self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1]
         self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
         self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
     def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
-        """Return the tensor `matches` [B, 1, F, L + 1] for the prompts [B, P]."""
+        """Return the tensor `matches` [B, 1, F, L + 1] of the phrase tokens that the prompts [B, P] contain."""
         sentences = torch.arange(len(prompts), device=prompts.device)
         matches = torch.zeros_like(self.is_whole).unsqueeze(1)
         matches[..., 0] = True
@@ -309,8 +312,9 @@ class PhraseTables:
         return matches
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return `matches` [N, K, O, F, L + 1] after each option `tokens` [N, K, O]. The argument `matches`
-        [N, K, F, L + 1] describes the beams without the options.
+        """Return the new `matches` [N, K, O, F, L + 1] of each beam after each possible next token in
+        `tokens` [N, K, O]. The argument `matches` [N, K, F, L + 1] contains the matches before the next
+        token.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
@@ -323,7 +327,7 @@ class PhraseTables:
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return the number [N, K, O] of phrase tokens that are missing after each option."""
+        """Return how many phrase tokens are missing after each possible next token, [N, K, O] int64."""
         lengths = self.lengths[sentences][:, None, None]
         progress = self.num_matched(matches)  # [N, K, O, F]
         is_missing = progress < lengths

@@ -303,8 +303,8 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """Return the list `value` with one constraint for each text, each None replaced by `nothing`. If `value`
-    is a single constraint, return an endless iterator that repeats the constraint.
+    """If `value` is a list with one constraint per text, return the list with `nothing` in place of each
+    None. If `value` is a single constraint, return an endless iterator that repeats the constraint.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)

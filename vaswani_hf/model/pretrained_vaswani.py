@@ -108,9 +108,10 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
         Projections have the Glorot uniform distribution (tensor2tensor: "uniform_unit_scaling" with gain 1,
         models/transformer.py). Embeddings and the output projection have a normal distribution with standard
-        deviation d_model^-0.5 (tensor2tensor: get_weights, layers/modalities.py). With `initializer_range`,
-        all of these weights have a normal distribution with the standard deviation `initializer_range`,
-        divided by sqrt(N) for the last projection of each of the N sub-layers of a stack, as in GPT-2.
+        deviation d_model^-0.5 (tensor2tensor: get_weights, layers/modalities.py). If `initializer_range` is
+        set, projections, embeddings and the output projection have a normal distribution with the standard
+        deviation `initializer_range`. As in GPT-2, this standard deviation is divided by sqrt(N) for the last
+        projection of each of the N sub-layers in a stack.
         """
         deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
@@ -212,7 +213,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     ) -> nn.Embedding:
         """Resize the target embedding and the output projection of a model with two vocabularies.
 
-        The method `resize_token_embeddings` has the same arguments, and resizes the source embedding.
+        The arguments are those of `resize_token_embeddings`. The method `resize_token_embeddings` resizes the
+        source embedding.
 
         Returns:
             nn.Embedding: The target embedding.

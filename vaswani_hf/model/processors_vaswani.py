@@ -36,7 +36,7 @@ class RowCheck(LogitsProcessor):
 
     The scores of such a row become 0, so that sampling chooses an arbitrary token. After the search,
     `raise_for_marked_row` raises the error, because a check at each step would make the CPU wait for the GPU.
-    If `at_once` is True, the processor raises the error immediately.
+    If `at_once` is True, the processor raises the error in the step that marks a row.
     """
 
     def __init__(self, at_once: bool = False):
@@ -62,7 +62,9 @@ class RowCheck(LogitsProcessor):
         return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
     def raise_for_marked_row(self, num_sentences: int) -> None:
-        """Raise the error for the first marked row. Each sentence has the same number of rows."""
+        """Raise the error for the sentence of the first row that the processor has marked. Each sentence has
+        the same number of rows.
+        """
         rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):
             raise self.error(rows.index(True) * num_sentences // len(rows))

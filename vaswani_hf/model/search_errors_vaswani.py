@@ -7,7 +7,7 @@ from transformers import GenerationConfig
 
 
 class SentenceError(ValueError):
-    """Raised if a sentence cannot be translated. `sentence` is its index in the batch."""
+    """Raised if a sentence cannot be translated. `sentence` is the index of the sentence in the batch."""
 
     def __init__(self, sentence: int, text: str | None = None):
         super().__init__(sentence, text)

@@ -1,8 +1,8 @@
 """The replaceable parts of a search, called strategies: the candidate selection, the scorer and the stopping
 rule.
 
-`generate(..., search=SearchStrategies(...))` replaces parts of the search. For each part, this file contains
-an interface and its implementations:
+`generate(..., search=SearchStrategies(...))` replaces strategies. For each kind of strategy, this file
+contains an interface and its implementations:
 
 - `CandidateSelection` chooses the candidates of each step. The implementations are `best_candidates` and
   `drawn_candidates`, and `PhraseCandidates` of phrase_search_vaswani.
@@ -79,7 +79,8 @@ class RunningSearch(Protocol):
     num_beams: int
     # The number of candidates per sentence that a candidate selection chooses.
     num_candidates: int
-    # The number of new tokens in each beam. For a stopping rule, the number includes the candidate's token.
+    # The number of new tokens in each beam. In a call of a stopping rule, `num_new` includes the token of the
+    # new candidates.
     num_new: int
     # The ids of the tokens that end a translation, or None.
     eos: torch.Tensor | None
@@ -102,7 +103,7 @@ class CandidateSelection(Protocol):
     """Chooses the candidates of each step of a search."""
 
     def __call__(self, search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
-        """Choose `search.num_candidates` candidates. Fill the result with candidates of the score
+        """Choose `search.num_candidates` candidates. If fewer candidates exist, add candidates with the score
         `EMPTY_SCORE`.
 
         `log_probs` [N, K, V] are the log-probabilities of the next token of `search.beams`. In the first
@@ -120,7 +121,7 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     scores [N, K] of the beams. Missing candidates have the score `EMPTY_SCORE`.
 
     A large vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. The
-    chunks halve the time of the selection, and do not change the result.
+    division into chunks halves the time, and does not change the result.
     """
     num_sentences, num_beams, num_classes = log_probs.shape
     size = chunk_size(num_classes)
@@ -130,8 +131,8 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     # `chunks` is [N, K, V / size, size].
     chunks = log_probs.view(num_sentences, num_beams, num_chunks, size)
     maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
-    # For each sentence, `chosen` [N, number] contains the pairs of a beam and a vocabulary chunk that have
-    # the highest maximum scores. The number k * num_chunks + c in `chosen` means chunk c for beam k.
+    # For each sentence, `chosen` [N, number] contains the `number` chunks with the highest maximum scores.
+    # The entry k * num_chunks + c means chunk c of the vocabulary for beam k.
     chosen = maxima.flatten(1).topk(number, sorted=False).indices
     # [N, number, size]
     members = chunks.flatten(1, 2).gather(1, chosen.unsqueeze(2).expand(-1, -1, size))
@@ -266,7 +267,8 @@ class EarlyStopping(StoppingRule):
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
         self.num_counted = num_counted
         self.num_full = config.num_beams
-        # Values for each sentence, [B] bool, because grid beam search changes the values of some sentences.
+        # Store one bool per sentence, [B], because grid beam search changes the stopping rule for some
+        # sentences.
         self.considers_all_lengths = torch.full(
             (num_sentences,), considers_all_lengths(config), device=device
         )
@@ -299,9 +301,10 @@ def highest_reachable_score(
 def considers_all_lengths(config: GenerationConfig) -> bool:
     """Return True if the stopping rule considers all possible lengths of a translation.
 
-    transformers considers all lengths only for `early_stopping="never"`. For `early_stopping=False`,
-    transformers compares scores at the current length, although this comparison is exact only without a
-    length penalty. With `length_penalty_type="gnmt"`, this package also considers all lengths for False.
+    In transformers, the stopping rule considers all possible lengths only for `early_stopping="never"`. For
+    `early_stopping=False`, transformers compares scores at the current length, although this comparison is
+    exact only without a length penalty. With `length_penalty_type="gnmt"`, this package considers all
+    possible lengths for `early_stopping=False` too.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)

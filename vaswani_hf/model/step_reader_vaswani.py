@@ -1,11 +1,11 @@
-"""Reads values of a search step from the device.
+"""Copies a few numbers from the GPU to the CPU in each step of a search.
 
 A search step needs a few numbers on the CPU: the number of sentences whose search continues, a sum that is
 NaN if a log-probability is NaN, and the sizes of the key-value caches. On a GPU, reading a number makes the
-CPU wait for the GPU. Therefore `StepReader` copies all numbers of a step together, and can use the numbers
-one step late.
+CPU wait for the GPU. Therefore `StepReader` copies all numbers of a step together. If `is_late` is True, the
+CPU uses the numbers only in the next step.
 
-This file is saved with every checkpoint because the search reads its values with `StepReader`.
+This file is saved with every checkpoint because the search uses `StepReader`.
 
 The docstring of the file beam_search_vaswani explains the letters in tensor shapes, such as N and K.
 """
@@ -26,7 +26,7 @@ class StepValues:
     """The numbers that the CPU needs after a search step. One transfer copies `values` to the CPU."""
 
     # [2 + len(trees)] float32: the sum of `log_probs`, the number of sentences whose search continues, and
-    # `num_living` of each tree.
+    # `num_living` of each key-value cache in `trees`.
     values: torch.Tensor
     trees: list[TreeKVCache]
     # The log-probability of one fixed token of the vocabulary, [N, K] (in the first step [N, 1]).
@@ -74,12 +74,16 @@ class StepReader:
         return len(sentences) if previous is None else self._use(previous)
 
     def finish(self) -> None:
-        """If `is_late` is True, check the final step for NaN, because no call of `read` follows."""
+        """If `is_late` is True, check the final step for NaN. Otherwise, `read` has already checked the final
+        step.
+        """
         if self.pending is not None:
             self._use(self.pending)
 
     def _use(self, step: StepValues) -> int:
-        """Check for NaN, set `num_living` of each tree, and return the number of continuing sentences."""
+        """Check for NaN, set `num_living` of each key-value cache, and return the number of sentences whose
+        search continues.
+        """
         if step.copied is not None:
             step.copied.synchronize()
         log_prob_sum, num_continuing, *living = step.values.tolist()

@@ -29,7 +29,9 @@ def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
 
 def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids of a phrase after a space. At the start of a text, the ids often differ."""
+    """Return the token ids of a phrase that follows a space. At the start of a text, the phrase often has
+    other token ids.
+    """
     # Tokenize the phrase after the word "a", and remove the tokens of the word "a".
     word = _target_token_ids("a", tokenizer)
     with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)

@@ -3,7 +3,8 @@ SCHEDULES and REGULARIZERS.
 
 Each optimizer, schedule and regulariser declares its recipe keys as the fields of a settings class. The
 section `training` of a recipe has the keys of all optimizers, schedules and regularisers (see section.py). If
-two entries need the same key, their settings classes inherit the key from a common base class.
+two optimizers, schedules or regularisers need the same key, their settings classes inherit the key from a
+common base class.
 """
 
 from collections.abc import Callable
@@ -21,13 +22,15 @@ from ..settings.sections import ModelSettings
 
 
 class BuildOptimizer(Protocol):
-    """Creates an optimizer. Its learning rate has no effect: the schedule sets the rate before each step."""
+    """Creates an optimizer. The initial learning rate of the optimizer has no effect, because the schedule
+    sets the learning rate before each step.
+    """
 
     def __call__(self, model: nn.Module, settings: Any, *, bf16: bool) -> torch.optim.Optimizer: ...
 
 
 def accept_any_training(settings: Any) -> None:
-    """Accept every section `training`: the `check` of an optimizer that is compatible with all keys."""
+    """Do nothing, because the optimizer is compatible with all keys of the section `training`."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +114,13 @@ class Regularizer:
         name (str): The name of the regulariser in messages.
         build (BuildLoss): Creates the loss for a model.
         settings (type): The settings class with the recipe keys of the regulariser.
-        strength (str): The recipe key of the strength. The value 0 turns the regulariser off.
-        num_passes (int): The number of forward passes over a batch. A run computes the passes together.
+        strength (str): The recipe key for the strength of the regulariser. The value 0 turns the regulariser
+            off.
+        num_passes (int): The number of forward passes over a batch. All passes are computed as one forward
+            pass over copies of the batch.
         needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
-        needs_encoder_decoder (bool): True if recipes of language models have no keys of the regulariser.
+        needs_encoder_decoder (bool): True if the regulariser cannot be used for language models. Recipes of
+            language models then lack the keys of the regulariser.
         check (Callable): Raises a ValueError if the regulariser would have no effect.
     """
 

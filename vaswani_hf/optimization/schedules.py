@@ -26,7 +26,7 @@ class PaperSettings(Settings):
 
 
 class HighestRateSettings(Settings):
-    """The recipe key of all schedules except "paper"."""
+    """The recipe key `learning_rate` of all schedules except the schedule "paper"."""
 
     learning_rate: float = recipe_key(gt=0)
     """The highest learning rate, which the schedule reaches at the last step of the warm-up."""

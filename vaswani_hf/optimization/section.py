@@ -42,8 +42,8 @@ class TrainingSettings(_EntryKeys):
 
     Settings that also exist in `TrainingArguments` of transformers have the same names.
 
-    Only the code that implements an optimizer, schedule or regulariser is permitted to read its keys. The
-    keys have no meaning if the recipe does not select the optimizer, schedule or regulariser.
+    The keys of an optimizer, schedule or regulariser have no meaning if the recipe does not select the
+    optimizer, schedule or regulariser. Therefore no other code is permitted to read these keys.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -55,8 +55,8 @@ class TrainingSettings(_EntryKeys):
     """The number of optimizer steps. Give either `max_steps` or `num_train_epochs`."""
     num_train_epochs: float | None = recipe_key(None, gt=0, unit="epochs", on_resume="continue")
     """The number of passes over the corpus. Give either `num_train_epochs` or `max_steps`."""
-    # In a resumed run, `gradient_accumulation_steps` may change together with the number of processes. Their
-    # product stays the same (see `_refuse_other_batches` in training/resume.py).
+    # A resumed run must not change the product of `gradient_accumulation_steps` and the number of processes
+    # (see `_refuse_other_batches` in training/resume.py).
     gradient_accumulation_steps: int = recipe_key(1, gt=0, unit="batches", on_resume="free")
     """The number of batches whose gradients are summed for one optimizer step."""
     optimizer: str = recipe_key("adam", range=", ".join(OPTIMIZERS))
@@ -120,7 +120,9 @@ class TrainingSettings(_EntryKeys):
 
     @property
     def early_stopping_key(self) -> str | None:
-        """The key that turns early stopping on, with priority for "early_stopping_patience", or None."""
+        """The key that turns early stopping on: "early_stopping_patience" if set, else "early_stopping_score"
+        if set, else None.
+        """
         keys = ("early_stopping_patience", "early_stopping_score")
         return next((key for key in keys if getattr(self, key) is not None), None)
 
@@ -134,7 +136,8 @@ class TrainingSettings(_EntryKeys):
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise InvalidValueError(
                 "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
-                f"they are {self.max_steps} and {self.num_train_epochs}; set the other key to null."
+                f"they are {self.max_steps} and {self.num_train_epochs}; give one of the keys, and set the other "
+                "to null."
             )
 
     @model_validator(mode="after")
@@ -183,7 +186,9 @@ class TrainingSettings(_EntryKeys):
             )
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
-        """Raise an error for an unknown entry, a missing key, or a key of another entry of the table."""
+        """Check the optimizer or schedule that `key` selects from `table`, and the keys of the optimizer or
+        schedule.
+        """
         selected = getattr(self, key)
         if selected not in table:
             names = " or ".join(repr(name) for name in table)

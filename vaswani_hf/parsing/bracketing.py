@@ -97,7 +97,9 @@ def _punctuation_of(tree: Tree) -> list[bool]:
 
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
-    """Count the scored constituents of a tree by label, start and end, in words without punctuation."""
+    """Count the scored constituents of a tree by (label, start, end). Start and end are word indices that
+    skip punctuation.
+    """
     # `places[i]` is the number of words before word `i` that are not punctuation. The last entry of `places`
     # is the number of all words of the sentence that are not punctuation.
     places = [0, *accumulate(is_kept)]

@@ -48,8 +48,8 @@ def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens
     texts = token_texts(encoding["input_ids"], tokenizer)
     matches = list(_WORD.finditer(text))
     ends = [match.end() for match in matches]
-    # For each token, the index in `matches` of the word to which the token belongs. A special token belongs
-    # to no word of the text and gets the index `len(matches)`.
+    # For each token, the index of its word in the list `matches`. A special token belongs to no word of the
+    # text and gets the index `len(matches)`.
     match_of_token = []
     for (start, _), is_special in zip(
         encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True
@@ -120,8 +120,8 @@ def pair_attention(translator: BaseTranslator, text: str, translation: str) -> P
 def word_weights(weights: torch.Tensor, query: Tokens, key: Tokens) -> torch.Tensor:
     """Convert weights [..., query tokens, key tokens] to weights between words [..., W, W].
 
-    The weight to a word is the sum over the tokens of the word. The weight from a word is the mean over the
-    tokens of the word. Therefore each row of the result adds up to 1.
+    The weight is the sum over the tokens of the key word, and the mean over the tokens of the query word.
+    Therefore each row of the result adds up to 1.
     """
     of_queries = _one_hot(query, weights)  # [query tokens, W]
     of_keys = _one_hot(key, weights)  # [key tokens, W]

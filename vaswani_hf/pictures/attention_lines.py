@@ -33,16 +33,15 @@ class ModelStatistics(NamedTuple):
     """A model, and the statistics of its heads on the two halves of the test set."""
 
     model: Any
-    # The first half selects the heads.
+    # From the first half of the test set, to select the heads.
     choice: Statistics
-    # The second half gives the numbers in the captions.
+    # From the second half of the test set, for the numbers in the captions.
     measurement: Statistics
 
 
 def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
-    """Return the object of the candidate (number, number of words, object) with the median number.
-
-    If a candidate has at most `_MOST_WORDS` words, candidates with more words are ignored.
+    """Return the object with the median number. A candidate is a tuple (number, number of words, object).
+    Ignore candidates with more than `_MOST_WORDS` words, unless all candidates have more words.
     """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
@@ -58,7 +57,7 @@ def draw_relation(
     sentences: Sequence[Tokens],
     num_heads: int,
 ) -> Picture:
-    """Draw the best heads for a relation in column 1, and those of the untrained model in column 2."""
+    """Draw the best heads for a relation, for the trained model and for the untrained model."""
     heads = [best_heads(of_model.choice.occurrences[relation], num_heads) for of_model in (trained, random)]
     occurrences = trained.measurement.occurrences[relation]
     best = heads[0][0]
@@ -127,7 +126,7 @@ def _verdict(heads: Sequence[dict[str, float]]) -> str:
 def draw_two_heads(
     name: str, trained: ModelStatistics, random: ModelStatistics, sentences: Sequence[Tokens]
 ) -> Picture:
-    """Draw the two most different heads of a layer, and those of the untrained model in column 2."""
+    """Draw the two most different heads of a layer, for the trained model and for the untrained model."""
     pairs = [most_different_heads(of_model.choice) for of_model in (trained, random)]
     first, second = pairs[0]
     example: int = _median(

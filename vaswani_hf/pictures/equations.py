@@ -80,7 +80,7 @@ def draw_schedule(
 
 
 def draw_targets(smoothing: float, form: str) -> Picture:
-    """Draw label-smoothed targets, and the loss over the predicted probability of the reference token."""
+    """Draw label-smoothed targets, and the loss as a function of the reference token's predicted probability."""
     figure = new_figure(8.5, 3.6)
     left, right = figure.subplots(1, 2)
     gold, other = target_probabilities(_SHOWN_SMOOTHING, form, _NUM_CLASSES)
@@ -121,7 +121,9 @@ def draw_targets(smoothing: float, form: str) -> Picture:
 
 
 def loss_of_probability(probability: float, smoothing: float, form: str) -> float:
-    """Return the loss (nats) of a prediction that divides the other probability between all other classes."""
+    """Return the loss (nats) if the reference token has `probability` and all other classes have equal
+    probabilities.
+    """
     others = torch.full((_NUM_CLASSES - 1,), (1 - probability) / (_NUM_CLASSES - 1))
     logits = torch.cat([torch.tensor([probability]), others]).log()
     return smoothed_cross_entropy(logits[None], torch.tensor([0]), None, smoothing, form).item()

@@ -76,9 +76,10 @@ def draw_figures(
 
     `texts` are the source sentences of a test set. `verbs` and `pronouns` map each verb to its possible
     complements and each pronoun to its possible antecedents, in lower case. `least_distance` is the smallest
-    distance between a verb and its complement, in words. The pictures of all heads show `text` (by default
-    the first of `texts` with the median number of words) in the layer `layer`, counted from 1 (by default the
-    last layer). `report` receives one line for each picture, and for each picture that is left out.
+    distance between a verb and its complement, in words. The pictures of all heads show the attention of one
+    text in one layer. By default, `text` is the first of `texts` with the median number of words. `layer` is
+    counted from 1, and is by default the last layer. `report` receives one line for each picture, and for
+    each picture that is left out.
     """
     if translator.model.config.model_type != "vaswani":
         raise InvalidValueError(

@@ -35,8 +35,8 @@ class Occurrence:
     # For each head [N, H], True if the word `query` attends to no word of the sentence more than to the word
     # `key`.
     is_largest: torch.Tensor
-    # For each head [N, H], the mean weight of all pairs of words with the same signed distance as (`query`,
-    # `key`).
+    # For each head [N, H], the mean weight over all pairs of words in the sentence with the distance `key -
+    # query`.
     same_distance: torch.Tensor
 
 
@@ -124,7 +124,7 @@ def best_heads(occurrences: Sequence[Occurrence], number: int) -> list[Head]:
 
 
 def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, float]:
-    """Return the means of `weights`, `is_largest` and `same_distance` of one head over the occurrences."""
+    """Return the means of `weights`, `is_largest` and `same_distance` of one head over all `occurrences`."""
 
     def mean(name: str) -> float:
         values = [getattr(occurrence, name)[head.layer, head.head] for occurrence in occurrences]
@@ -140,7 +140,7 @@ def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, fl
 
 
 def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:
-    """Return the mean over the sentences, [N, H, H]. Each sentence has one tensor [N, H, H]."""
+    """Return the mean of the tensors [N, H, H] of all sentences."""
     return torch.stack(list(by_sentence.values())).mean(dim=0)
 
 

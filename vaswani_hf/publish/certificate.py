@@ -31,8 +31,9 @@ class CertificateRow(Record):
             the checkpoint gives the tokens of its translations. None for the checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint,
             without those of `changed_at_length_limit`.
-        changed_at_length_limit (int): The number of different translations of sentences for which vaswani_hf
-            reached a length limit. The length limits of the engine differ from those of vaswani_hf.
+        changed_at_length_limit (int): The number of changed translations among the sentences for which
+            vaswani_hf reached a length limit. The length limits of the engine differ from those of
+            vaswani_hf.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.
@@ -119,7 +120,9 @@ def hashes_of_weights(folder: Path) -> dict[str, str]:
 
 
 def read_certificate(folder: Path) -> Certificate | None:
-    """Read the certificate of a checkpoint. Return None if it is missing or belongs to other weights."""
+    """Read the certificate of a checkpoint. Return None if the certificate is missing or belongs to other
+    weights.
+    """
     path = folder / CERTIFICATE_FILE
     content = read_record(path)
     if content.get("weights") != hashes_of_weights(folder):

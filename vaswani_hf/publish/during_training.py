@@ -179,7 +179,9 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
 
 
 def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]]:
-    """Download the newest checkpoints. Return the folder, and the step of each checkpoint."""
+    """Download the newest checkpoints. Return the folder with the checkpoints, and a dict from the name of
+    each checkpoint to its step.
+    """
     api = HfApi()
     if "/" not in repo_id:
         repo_id = f"{with_retries(api.whoami)['name']}/{repo_id}"
@@ -230,7 +232,7 @@ def _step_of_whole(checkpoint: Path) -> int:
     fault = verify_manifest(checkpoint)
     state = {} if fault else read_state(checkpoint)
     step = state.get("global_step")
-    # The step becomes part of a path.
+    # Accept only an integer, because the step becomes part of a path.
     if type(step) is not int or step < 0 or "log_history" not in state:
         raise ValueError(
             f"{checkpoint.name} of the repository must be a whole checkpoint of this package, but is not "

@@ -56,7 +56,9 @@ NUM_WIDGETS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """The facts about a model. The template and the metadata of a card use the field names."""
+    """The facts about a model. The template and the metadata of a card refer to the fields of `CardFacts` by
+    name.
+    """
 
     repo_id: str
     """The repository that the code examples of the card load."""
@@ -208,7 +210,9 @@ def _scores(results: Results) -> dict[str, Any]:
 
 
 def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
-    """Return the task in the recipe or, without a recipe, the task of the model type and the scores."""
+    """Return the task in the recipe. Without a recipe, return the task that fits the model type and the
+    scores in `test`.
+    """
     if recipe is not None:
         return TASKS[recipe.task]
     model_type = read_record(folder / CONFIG_FILE).get("model_type")
@@ -329,7 +333,7 @@ def _in_table(text: str) -> str:
 
 
 def _shape(config: dict[str, Any]) -> str:
-    """Return a text about the layers, the sizes and the attention, as far as the config has the values."""
+    """Return a text about the layers, the sizes and the attention. Leave out values that the config lacks."""
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
     # The config of a decoder-only model has no `encoder_` fields.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))

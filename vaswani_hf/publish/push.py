@@ -91,8 +91,8 @@ def push(
             model card. If the folder has no README.md, or one that `vaswani import` has written, `push`
             writes the card from the files of the run, such as recipe.yaml and results.json.
         repository (str): user/name.
-        private (bool): If True, create the repository as a private repository. If the repository already
-            exists and is public, an error is raised.
+        private (bool): If True, create the repository as a private repository. `private=True` raises an error
+            for an existing public repository.
         revision (str, optional): A branch or refs/pr/N. The default is main. A branch that does not exist is
             created.
         create_pr (bool): Open a pull request instead of changing the branch.
@@ -148,8 +148,8 @@ def send(
     """Push the folder `staged` in one commit, download the commit again, compare the files, and add the tag.
 
     `find_differences(downloaded)` returns the names of the model outputs that differ from the outputs before
-    the push. If no output differs, the function prints `checked`. Return the address of the commit or of the
-    pull request.
+    the push. If no output differs, the function prints the text in the argument `checked`. Return the address
+    of the commit or of the pull request.
     """
     commit, is_new = upload(to, staged, commit_message, replaced)
     url = commit.pr_url or commit.commit_url
@@ -177,7 +177,7 @@ def upload(
     """Push a folder in one commit. Create the repository and the branch if they do not exist.
 
     The commit deletes the files of the repository that match `replaced` but are not in the folder. Return the
-    newest commit, and True if the commit is new.
+    newest commit, and True if the push created the commit.
     """
     api = HfApi(token=destination.token)
     repo_id = destination.repo_id
@@ -196,7 +196,8 @@ def upload(
             with_retries(api.create_branch, repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
     before = with_retries(api.repo_info, repo_id, repo_type=repo_type, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # If the Hub opens the pull request but its answer is lost, a second request would open a second one.
+    # Do not retry with `create_pr`. If the answer of the Hub were lost, a second request would open a second
+    # pull request.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 
@@ -303,11 +304,13 @@ def only_hub_errors(remark: str = "") -> Iterator[None]:
 
 
 def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
-    """Push a pipeline with the record of its run. `kwargs`: `max_shard_size`, and the arguments of `push`."""
+    """Push a pipeline and the files of its training run, such as recipe.yaml. `kwargs`: `max_shard_size`, and
+    the arguments of `push`.
+    """
     with TemporaryDirectory() as name:
         folder = Path(name)
         pipeline.save_pretrained(folder, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
-        # A licence or a base model of the caller needs a new model card.
+        # If the caller passes `license` or `base_model`, `push` must write a new model card.
         keeps_card = not (kwargs.get("license") or kwargs.get("base_model"))
         with explained():
             _copy_record(pipeline.model, folder, repo_id, keeps_card=keeps_card, token=kwargs.get("token"))

@@ -99,7 +99,9 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
 
 
 def check_card(path: Path) -> None:
-    """Raise an error if a card is unreadable, or if the training data does not permit its licence."""
+    """Raise an error if a card is unreadable, or if the training data does not permit the licence in the
+    card.
+    """
     try:
         content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -119,7 +121,7 @@ def check_card(path: Path) -> None:
     if stated == "other" and metadata.get("license_name") == RESEARCH_ONLY:
         stated = RESEARCH_ONLY
     for license in stated if isinstance(stated, list) else [stated]:
-        # The Hub refuses a licence that is no text.
+        # Ignore a licence that is not a string, because the Hub refuses such a card.
         if isinstance(license, str):
             check_license(license, data.license, "license")
 
@@ -147,7 +149,8 @@ def _stage_handler(folder: Path, staged: Path) -> None:
 def _is_card_of_import(folder: Path) -> bool:
     """Return True if README.md is the unchanged model card that `vaswani import` wrote.
 
-    A push replaces the card of an import, because its code examples load the local folder.
+    A push replaces such a card, because the code examples of a card from `vaswani import` load the local
+    folder.
     """
     origin = read_results(folder).origin
     if origin is None or origin.imported_as is None:

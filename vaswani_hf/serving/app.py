@@ -111,7 +111,7 @@ def _timeout_message(service: Service) -> str:
 async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Translation]]:
     """Wait for the translations of a job. If the client disconnects, remove the job from the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
-    # `leaving` is done when the client disconnects, and also after the answer has been sent.
+    # The future `leaving` completes when the client disconnects, and also after the answer has been sent.
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait({result, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -31,7 +31,9 @@ class Direction:
     tag: str | None = None
 
     def without_tags(self, text: str) -> str:
-        """Replace each tag, such as `>>en<<` by `»en«`, because a tag would change the target language."""
+        """Change the brackets of each tag, such as `>>en<<` to `»en«`, because a tag would change the target
+        language.
+        """
         for tag in self.translator.segment_tokenizer.tags:
             text = text.replace(tag, f"»{tag[2:-2]}«")
         return text
@@ -72,8 +74,8 @@ class Directions:
         return list(dict.fromkeys(one.source for one in self if target in (None, one.target)))
 
     def confidences(self, texts: Sequence[str]) -> dict[str, float]:
-        """Return the probability of each source language for texts in one language, the most probable
-        language first. Without a detector, all probabilities are 0.
+        """Return for each source language the probability that all `texts` are in this language, the most
+        probable language first. Without a detector, all probabilities are 0.
         """
         text = "\n".join(texts)[:_MOST_READ]
         found = {} if self.detector is None else self.detector(text)
@@ -161,6 +163,6 @@ def _keep_in_memory(model: nn.Module) -> None:
     would crash if another program truncated the file.
     """
     for parameter in model.parameters():
-        # Quantized weights are already in ordinary memory.
+        # Quantized weights need no copy, because quantized weights are not memory-mapped.
         if type(parameter) is nn.Parameter:
             parameter.data = parameter.data.clone()

@@ -63,7 +63,7 @@ def _decoded_pairs(encoded: str) -> list[tuple[str, str]]:
 
 
 def _with_lists(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields by name. The value of a repeated field is the list of its values."""
+    """Return a dict from field names to values. The value of a repeated field is the list of its values."""
     values: dict[str, list[Any]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
@@ -76,7 +76,9 @@ def disconnect_error() -> HTTPException:
 
 
 class BodyLimit:
-    """Refuses a body of more than `limit` bytes, if possible by the header `Content-Length`."""
+    """Refuses a body of more than `limit` bytes. If the header `Content-Length` is above the limit, the body
+    is not read.
+    """
 
     def __init__(self, app: ASGIApp, limit: int):
         self._app = app

@@ -18,8 +18,8 @@ from .directions import AUTO, Direction
 
 @dataclass(frozen=True)
 class WantedSettings:
-    """The settings of a request. The settings contain no text, because the service caches the translation
-    options by the settings. If the calibrated confidence of a translation is below the probability
+    """The settings of a request without the texts, because the service caches the translation options of each
+    combination of settings. If the calibrated confidence of a translation is below the probability
     `min_confidence`, the answer contains an empty text.
     """
 
@@ -152,7 +152,7 @@ class LibreTranslateRequest(DetectRequest):
 
 
 def _other_texts(translations: Sequence[Translation]) -> list[str]:
-    """Return the different texts of all translations except the best translation, without empty texts."""
+    """Return the alternatives to the text of the best translation, without duplicates and empty texts."""
     best, *others = [translation.text for translation in translations]
     return [text for text in dict.fromkeys(others) if text not in (best, "")]
 
@@ -256,8 +256,8 @@ class TranslationsRequest(Settings):
         }
 
     def _record(self, translation: Translation) -> dict[str, Any]:
-        """Return the requested fields of a translation. The translation may have more fields, because for
-        example `min_confidence` needs the scores.
+        """Return the requested fields of a translation. A translation can also have fields that the request
+        does not ask for, such as the scores for `min_confidence`.
         """
         record = translation.as_dict()
         unwanted: tuple[str, ...] = () if self.scores else _SCORES

@@ -52,9 +52,10 @@ class CardWords:
         is_translator: True if the pipeline returns translations.
         snippet: For a model without a pipeline, Python code that prints the output for `example`.
         use_after_generated_corpus: The text about the use of a model that was trained on a generated corpus.
-        work: A sentence about the inputs, such as "The model translates sentence by sentence."
+        work: A sentence about the unit of text that the model processes, such as "The model translates
+            sentence by sentence."
         warning: A warning about possible errors in outputs.
-        scored: The size of the test set, such as "1,000 sentences".
+        scored: The amount of test data that was scored, such as "1,000 sentences".
         scored_how: A sentence about the scoring method; empty if the names of the scores explain the method.
         scores: The scores on the test set, one per line; empty without a test set.
         examples: The word for the training examples, such as "sentence pairs".
@@ -88,9 +89,8 @@ def language_of(record: DataRecord) -> str:
 class Task(Protocol):
     """Base class of the tasks that a model can be trained for, such as translation and parsing.
 
-    The methods of `Task` are sufficient for a task without a dataset of the Hub that computes only the loss
-    in validations. The arguments `data`, `tokenizer` and `evaluation` of the methods are sections of a
-    recipe.
+    The default methods suit a task that has no dataset on the Hub, and whose validations compute only the
+    loss. The arguments `data`, `tokenizer` and `evaluation` of the methods are sections of a recipe.
 
     Attributes:
         name: The value of the key `task` of a recipe.
@@ -99,8 +99,8 @@ class Task(Protocol):
         stacks: The stacks of the model: "encoder", "decoder" or both.
         outputs_file: The name of the file of outputs for the test set; None if the task has no outputs.
         metrics: The names and titles of the scores, the most important score first.
-        test_scores: The test scores for the model card. results.json must contain all of the scores, or not
-            contain the first score.
+        test_scores: The test scores for the model card. If results.json contains the first score,
+            results.json must contain all scores.
     """
 
     name: str
@@ -140,7 +140,9 @@ class Task(Protocol):
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
-        """Return the names of the validation scores except the loss, the score of the training curve first."""
+        """Return the names of the validation scores except the loss. The training curve shows the first
+        score.
+        """
         return ()
 
     def validation_outputs(

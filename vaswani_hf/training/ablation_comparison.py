@@ -218,7 +218,9 @@ def _with_deviation(mean: float | None, deviation: float | None) -> str:
 
 
 def draw(compared: list[RunComparison], path: Path) -> None:
-    """Draw a bar with the mean BLEU of each run, and the validation loss of each training over time."""
+    """Draw the mean BLEU of each run as a bar. Draw the validation loss over time as a curve for each seed of
+    a run.
+    """
     # Only the picture needs matplotlib.
     from matplotlib.figure import Figure
 

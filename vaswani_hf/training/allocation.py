@@ -7,7 +7,7 @@ from ..data.memory import c_function
 # The numbers of three `mallopt` options in malloc.h, and their values in bytes.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _MALLOC_OPTIONS = {_M_MMAP_THRESHOLD: 2**25, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26}
-# Enough primitives for the layers of one batch.
+# 16 primitives are enough to run all layers of a model on one batch.
 _CACHED_PRIMITIVES = 16
 
 
@@ -26,8 +26,8 @@ def limit_primitive_cache() -> None:
     """Limit the number of primitives (operations prepared for tensors of one shape) that oneDNN caches.
 
     By default, oneDNN caches 1,024 primitives, but can rarely use a cached primitive again, because batches
-    have many different shapes. Without the limit, the memory of a small bfloat16 training grew from 0.9 GiB
-    to 4.5 GiB (scripts/benchmarks/training.md). oneDNN reads the environment variable when it prepares its
-    first primitive.
+    have many different shapes. With 1,024 primitives, the memory of a small bfloat16 training grew from 0.9
+    GiB to 4.5 GiB (scripts/benchmarks/training.md). Call the function early, because oneDNN reads the limit
+    when oneDNN prepares its first primitive.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_CACHED_PRIMITIVES))

@@ -62,9 +62,9 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
 def numbered_checkpoints(
     run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
 ) -> list[Path]:
-    """Return the last checkpoints of a run, or the `best` checkpoints by validation scores. Leave out
-    checkpoints that were saved only because of a signal. If `raw` is true, use the scores of the trained
-    weights, not of the moving averages.
+    """Return the last `last` checkpoints of a run, or the `best` checkpoints with the best validation scores.
+    Leave out checkpoints that were saved only because of a signal. If `raw` is true, use the scores of the
+    trained weights, not of the moving averages.
     """
     if not run.is_dir():
         raise InvalidValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")
@@ -119,9 +119,9 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """Return the weights file to average for each checkpoint: the moving averages if the checkpoint has such
-    a file. The final checkpoint has only one weights file, with the moving averages if the run computes
-    moving averages.
+    """For each checkpoint, return the name of the weights file to average: `AVERAGED_WEIGHTS_FILE` if the
+    checkpoint has this file, otherwise `WEIGHTS_FILE`. The final checkpoint has only one weights file, with
+    the moving averages if the run computes moving averages.
     """
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):

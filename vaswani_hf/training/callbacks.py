@@ -22,16 +22,18 @@ from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
 from .processes import say
 from .trainer import VaswaniTrainer
 
-# The number of steps in a mean loss, and the number of consecutive steps above the loose limit of
-# `DivergenceDetector` that end a run.
+# `DivergenceDetector` computes the mean loss of `NUM_STEPS` steps. The detector also ends a run after
+# `NUM_STEPS` consecutive steps above the loose limit for the loss.
 NUM_STEPS = 10
-# The largest number of consecutive steps above the strict limit of `DivergenceDetector` that end a run.
+# `DivergenceDetector` ends a run after at most `MOST_STEPS` consecutive steps above the strict limit for the
+# loss.
 MOST_STEPS = 100
 # A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
 # of a uniform guess.
 LEARNED = 1.0
 
-# A run estimates its duration after at least these seconds and steps, without the slower first step.
+# A run estimates its duration after at least `LEAST_SECONDS` seconds and `LEAST_STEPS` steps. The first step
+# does not count, because the first step is slower.
 LEAST_SECONDS = 10.0
 LEAST_STEPS = 3
 
@@ -100,7 +102,8 @@ class RunLogCallback(TrainerCallback):
         say(_log_line(row, state.max_steps, left, self.trainer.losses.name))
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        # A resumed run reads the training time so far (seconds) from the last row.
+        # Write a row, because a resumed run reads the training time so far (seconds) from the last row of
+        # metrics.jsonl.
         if state.is_world_process_zero and state.global_step != self.last_step:
             self._write({"step": state.global_step, **self._progress(args, state)})
 
@@ -141,14 +144,15 @@ class DivergenceDetector:
     The loss of a uniform guess over the V tokens of the vocabulary is log V nats per token, with and without
     label smoothing.
 
-    - The strict limit applies after the model has learned something (see `LEARNED`). The strict limit is the
-      mean of two losses: the lowest mean loss of 10 consecutive steps so far, and the loss of a uniform
-      guess. The loss has exploded if it is above the strict limit for N consecutive steps. N is a tenth of
-      the number of steps of the run, but at least 10 and at most 100.
+    - The strict limit for the loss applies after the model has learned something (see `LEARNED`). The strict
+      limit for the loss is the mean of two losses: the lowest mean loss of 10 consecutive steps so far, and
+      the loss of a uniform guess. The loss has exploded if it is above the strict limit for N consecutive
+      steps. N is a tenth of the number of steps of the run, but at least 10 and at most 100.
 
-    - The loose limit applies to all models. The loose limit is twice the larger of two losses: the first loss
-      of the run, because a bad initialization can make the first loss large, and the loss of a uniform guess.
-      The loss has exploded if it is above the loose limit for 10 consecutive steps.
+    - The loose limit for the loss applies in all steps. The loose limit for the loss is twice the larger of
+      two losses: the loss of a uniform guess, and the first loss of the run. A bad initialization can make
+      the first loss large. The loss has exploded if the loss is above the loose limit for 10 consecutive
+      steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. `earlier` lists the mean losses that a resumed run logged before
@@ -200,17 +204,18 @@ class NoStepsLeftError(Exception):
 class StopCallback(TrainerCallback):
     """Ends the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
-    All processes end the training at the same step, because all processes read the same sums over all
-    processes: of the losses, and of the numbers of received signals. On a GPU, the callback reads the sums of
-    a step one step later, because an earlier read would make the CPU wait for the GPU. Before a save, a
-    validation or a log line, the callback reads all pending sums.
+    In each step, the callback sums the losses and the numbers of received signals over all processes. All
+    processes read the same sums, and therefore end the training at the same step. On a GPU, the callback
+    reads the sums over the processes one step later, because an earlier read would make the CPU wait for the
+    GPU. Before a save, a validation or a log line, the callback reads all sums that it has not read yet.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # The steps whose sums have not been read: the step, the sums [3] of `_send`, and a CUDA event (or
-        # None) that occurs when the sums have been copied to the CPU.
+        # The sums over all processes that the callback has not read yet. An entry contains the step, the sums
+        # [3] from `_send`, and a CUDA event (or None). The event occurs when the sums have been copied to the
+        # CPU.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
@@ -259,7 +264,7 @@ class StopCallback(TrainerCallback):
         raise self.trainer.losses.error(what, step, first_bad - 1)
 
     def _can_be_read(self) -> bool:
-        """Return True if the oldest pending sums can be read without waiting for the device."""
+        """Return True if the CPU can read the first entry of `pending` without waiting for the GPU."""
         _, _, arrival = self.pending[0]
         return len(self.pending) > 1 or arrival is None
 

@@ -84,7 +84,7 @@ def staging_checkpoint(
         # cannot be restored, or the incomplete checkpoint cannot be deleted, ignore the OSError, because the
         # output folder has perhaps been deleted.
         with contextlib.suppress(OSError):
-            # Do not change a folder that is no longer the folder of this run.
+            # Change no files if the output folder was deleted or replaced by another folder.
             refuse_vanished_folder(folder)
             put_back_replaced(folder)
             shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -105,8 +105,8 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # A run saves a step again if the first checkpoint is damaged, or if a signal interrupted its
-        # validation.
+        # A run saves a step again if the earlier checkpoint of the step is damaged, or if a signal
+        # interrupted the validation of the step.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -121,9 +121,9 @@ def put_back_replaced(folder: Path) -> None:
 
 
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
-    """Delete old checkpoints. Keep `save_total_limit` checkpoints: the newest and the best. Also keep a
-    checkpoint that was saved because of a signal, until the next save. `state` is the state of the newest
-    checkpoint.
+    """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints. With early stopping, always
+    keep the best checkpoint, too. Also keep a checkpoint that was saved because of a signal, until the next
+    save. `state` is the state of the newest checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
@@ -132,7 +132,8 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # The best checkpoint replaces the oldest, but never the newest checkpoint.
+        # Keep the best checkpoint instead of the oldest checkpoint in `kept`, but always keep the newest
+        # checkpoint.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
@@ -196,14 +197,18 @@ def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
 
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
-    """Map steps to validation scores; higher is better, also for losses. Empty without early stopping."""
+    """Map each step to its validation score. Losses are negative, so that higher is better. Return an empty
+    dict without early stopping.
+    """
     if not training.stops_early:
         return {}
     return scores_by_step(log_history, training.metric_for_best_model)
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """Return the checkpoints that `save_steps` scheduled. A run saves others, for example after a signal."""
+    """Return the checkpoints that `save_steps` scheduled. Leave out other checkpoints, such as a checkpoint
+    after a signal.
+    """
     found = []
     for checkpoint in checkpoints:
         try:
@@ -217,9 +222,9 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
 def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
     """Return the undamaged checkpoints from which the run computes the final weights.
 
-    `average_checkpoints` selects the last checkpoints, early stopping the best checkpoint, and otherwise the
-    last checkpoint is selected. `step` is the last step of the run. A line is printed for each damaged
-    checkpoint.
+    With `average_checkpoints`, return the last checkpoints. Otherwise, with early stopping, return the best
+    checkpoint. Otherwise return the last checkpoint. `step` is the last step of the run. A line is printed
+    for each damaged checkpoint.
     """
     last = folder / f"checkpoint-{step}"
     # Only the manifest says if `save_steps` scheduled a checkpoint.
@@ -249,7 +254,9 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """Return the file of a checkpoint for the final weights: the averages if the run computes averages."""
+    """Return the name of the file from which a run reads the final weights: the file with the averaged
+    weights if the run averages weights.
+    """
     has_averages = training.ema_decay is not None or training.optimizer_averages_weights
     return AVERAGED_WEIGHTS_FILE if has_averages else WEIGHTS_FILE
 

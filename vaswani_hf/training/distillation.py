@@ -49,7 +49,9 @@ def languages_of(task: str, data: Any) -> tuple[str, str]:
 
 
 def check_is_no_input(output: str, data: TranslationData) -> None:
-    """Raise an error if `--output` is a training file of the recipe or matches a pattern of these files."""
+    """Raise an error if `--output` is a training file of the recipe, or matches a file name pattern of the
+    training data.
+    """
     for name in ("train_source", "train_target", "train_pairs"):
         for path in data.listed(name):
             if fnmatch.fnmatch(os.path.realpath(output), os.path.realpath(path)):
@@ -70,7 +72,9 @@ def tag_for_teachers(teachers: Sequence[str], engine: str, languages: tuple[str,
 
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
-    """Return the tag for a teacher. Raise an error if the teacher and the recipe have different languages."""
+    """Return the direction tag that a teacher needs before a source text, or an empty text. Raise an error if
+    the teacher and the recipe have different languages.
+    """
     if engine == "ctranslate2":
         folder = Path(teacher)
         CTranslate2Files.read(folder)
@@ -104,7 +108,8 @@ def training_pairs(data: TranslationData, seed: int, record: dict[str, Any] | No
     """
     earlier = None
     if record is not None:
-        # Each training pair must have the same index (key `pair`) in both runs.
+        # Use the dataset commit of the interrupted run, so that each training pair has the same index (key
+        # `pair`) as before.
         earlier = data.replace(dataset_revision=record.get("dataset_revision"))
     task = TASKS["translation"]
     pinned = task.pin_data(data, earlier)
@@ -136,8 +141,8 @@ def _without_unused_corpora(data: Any) -> Any:
 
 
 class FinishedPart(NamedTuple):
-    """The part of an output file that a resumed run keeps. The part ends before the last training pair in the
-    file, because the lines of the last pair are perhaps incomplete.
+    """The part of an output file that a resumed run keeps: all training pairs except the last pair in the
+    file. The lines of the last pair are perhaps incomplete.
     """
 
     num_pairs: int
@@ -185,7 +190,9 @@ def record_of_distillation(
 
 
 def targets_of(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:
-    """Return the different, non-empty target sentences of a pair. A failed translation has no targets."""
+    """Return the target sentences for the source of a pair, without duplicates and empty sentences. Return an
+    empty list if the translation failed or the source is blank.
+    """
     if getattr(translation, "error", None) or not pair["source"].strip():
         return []
     if isinstance(translation, str):

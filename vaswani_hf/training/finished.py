@@ -154,7 +154,7 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, recorded: T
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
     if not _is_same_file(staging / WEIGHTS_FILE, folder / WEIGHTS_FILE):
-        # The calibration belongs to earlier final weights.
+        # Delete the calibration, because the calibration belongs to the replaced weights.
         for path in (folder / CALIBRATION_FILE, folder / CALIBRATION_PICTURE):
             path.unlink(missing_ok=True)
     move_into_place(staging, folder)

@@ -14,7 +14,8 @@ from .batches import MAX_PART_SIZE
 
 # The default number of data workers. On a CPU, data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
-# The largest number of data workers per CPU core. More are probably a mistake, and would fill the memory.
+# The largest number of data workers per CPU core. A larger number is probably a mistake, and would fill the
+# memory.
 WORKERS_OF_A_CORE = 16
 
 
@@ -46,11 +47,10 @@ def _uses_deepspeed() -> bool:
 
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
-    """Return the FLOPs of the matrix products in the forward and backward pass of one batch, or of its
-    largest part.
-
-    Each weight needs 6 FLOPs per position: one multiplication and one addition in the forward pass, for the
-    gradient of the input, and for the gradient of the weight.
+    """Return the FLOPs of the matrix products in one forward and backward pass. The pass contains a batch, or
+    the largest part if the trainer divides the batch. Each weight needs 6 FLOPs per position: a
+    multiplication and an addition in each of three matrix products. The products are the output, the gradient
+    of the input, and the gradient of the weight.
     """
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)
@@ -75,7 +75,9 @@ def describe_computation(training: AnyTraining, device: torch.device) -> str:
 
 
 def hardware_name(device: torch.device, num_processes: int) -> str:
-    """Return the name of the hardware, such as "8 x NVIDIA H100", for a CPU with its cores and threads."""
+    """Return the name of the hardware, such as "8 x NVIDIA H100". The name of a CPU includes the numbers of
+    cores and threads.
+    """
     if device.type == "cuda":
         return f"{num_processes} x {torch.cuda.get_device_name(device)}"
     if device.type != "cpu":

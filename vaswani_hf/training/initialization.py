@@ -90,7 +90,9 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
 
 
 def _is_same(name: str, recorded: str) -> bool:
-    """Return True if both names mean one model, even if its folder was moved since `recorded` was saved."""
+    """Return True if `name` and `recorded` name the same model. Compare only the last parts of folder paths,
+    because a user can move a folder.
+    """
     if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
     repo_id, _, revision = name.partition("@")
@@ -100,7 +102,9 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the section `model` of a resumed run: `init_from` and missing config fields as `recorded`."""
+    """Return the section `model` of a resumed run. `init_from` and the config fields that `model` lacks come
+    from `recorded`.
+    """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
 
@@ -148,7 +152,9 @@ def _pinned(name: str, folder: Path) -> str:
 
 
 def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
-    """Return the model whose tokenizers the run uses. Raise an error for different vocabularies."""
+    """Return the model whose tokenizers the run uses. Raise an error if the models have different
+    vocabularies.
+    """
     first, *others = bases.values()
     own = [_without_mask(tokenizer) for tokenizer in load_tokenizers(first.folder, first.name)]
     for other in others:
@@ -193,9 +199,9 @@ def with_kept_tokenizers(
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # The recipe of the run can extend the recipe of the model, so accept equal values. As `vocab_size`, also
-    # accept the number of tokens in the vocabulary, with or without `<mask>`. The vocabulary has fewer tokens
-    # than `vocab_size` if the corpus was small.
+    # Accept the tokenizer settings of the model, because the recipe of the run can extend the recipe of the
+    # model. For `vocab_size`, accept also the number of tokens in the vocabulary, with or without `<mask>`.
+    # The vocabulary has fewer tokens than `vocab_size` if the corpus was small.
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
@@ -232,8 +238,8 @@ def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> N
 
 @torch.no_grad()
 def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
-    """Copy the weights of the models in `init_from` into a model, and return a message about the models. The
-    embedding of a token that is missing in their vocabularies keeps its random values.
+    """Copy the weights of the models in `init_from` into a model, and return a message about the models. If a
+    copied model does not have a token, the embedding of the token keeps its random values.
     """
     loaded: dict[str, PreTrainedModel] = {}
     num_known = 0
@@ -292,7 +298,7 @@ def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: flo
 
 
 def get_stack(model: PreTrainedModel, stack: str) -> Any:
-    """Return the encoder or the decoder of a model, or the only stack of other models."""
+    """Return the encoder or the decoder of an encoder-decoder model, or the only stack of another model."""
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 
 

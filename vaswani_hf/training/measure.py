@@ -89,7 +89,9 @@ def _mean_seconds(compute: Callable[[], None], seconds: float) -> float:
 def _random_batch(
     config: VaswaniConfig, training: AnyTraining, length: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Return a batch of random token ids without padding: on a CPU only a part, as in the trainer."""
+    """Return a batch of random token ids without padding. On a CPU, return only a part of a large batch, as
+    in the trainer.
+    """
     part = largest_part(training, config.d_model) if device.type == "cpu" else None
     shape = batch_shape(training, length, part)
     # The ids below 4 are special tokens.

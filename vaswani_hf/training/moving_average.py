@@ -1,5 +1,5 @@
-"""Averages of the weights over the steps of a run. A run with averages validates the averages, and uses the
-averages as the final weights.
+"""Averages of the weights over the steps of a run. A run with weight averages validates the averaged weights.
+The averaged weights are also the final weights.
 """
 
 import contextlib
@@ -81,8 +81,8 @@ class OptimizerAverage(WeightAverage):
     """Uses the averages of an optimizer that averages the weights itself, for example Schedule-Free AdamW.
 
     `optimizer.eval()` gives the model the averaged weights. `optimizer.train()` gives the model the trained
-    weights again, but with rounding errors. Therefore this class copies the trained weights before, and
-    restores the copies afterwards.
+    weights again, but with rounding errors. Therefore this class copies the trained weights before
+    `optimizer.eval()`, and restores the copies after `optimizer.train()`.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any):

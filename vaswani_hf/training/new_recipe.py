@@ -24,7 +24,8 @@ from .recipe_model import planned_config
 
 # The largest number of sentence pairs from which `vaswani init` estimates the numbers of tokens.
 SAMPLE_SIZE = 20_000
-# The smallest corpus, because the pairs are divided into a training, a validation and a test split.
+# The smallest number of sentence pairs, because the pairs are divided into a training, a validation and a
+# test split.
 FEWEST_PAIRS = 100
 # The vocabulary has one entry for each 320 bytes of the corpus, within limits. With the recipe for Multi30k,
 # the training text has 80 tokens for each entry of the vocabulary, and a token has about 4 bytes.
@@ -41,7 +42,7 @@ class _Size:
     """The settings that `vaswani init` chooses for a corpus of at most `most_pairs` sentence pairs."""
 
     most_pairs: float
-    # The origin of the settings, for a comment in the new recipe.
+    # The recipe or the model of the paper from which the settings come, for a comment in the new recipe.
     reason: str
     vocab_size: int
     d_model: int

@@ -1,4 +1,5 @@
-"""Estimates the cost of a run without the training data: parameters, FLOPs, memory, tokens and hours.
+"""Estimates the cost of a run (parameters, FLOPs, memory, tokens and hours) without reading the training
+data.
 
 step_cost.py runs a training step of the real model without data, and counts FLOPs and memory. The paper
 estimates FLOPs (Section 6.1, Table 2): the training time times the number of GPUs times "an estimate of the
@@ -38,7 +39,8 @@ from .training_step import batch_shape
 
 # The assumed mean length of a sentence (tokens).
 MEAN_LENGTH = 32
-# `vaswani plan` runs each layer. An encoder layer and a decoder layer take about 50 ms together.
+# The largest number of layers in both stacks together, because `vaswani plan` runs each layer. An encoder
+# layer and a decoder layer take about 50 ms together.
 MAX_LAYERS = 200
 _PAPER_TRAINING = EncoderDecoderTraining(
     bf16=False,
@@ -69,7 +71,9 @@ class PlanSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """The counted FLOPs of the matrix products of a step and of all steps, if their number is known."""
+    """The counted FLOPs of the matrix products of a step and of the run. `run` is None if the number of steps
+    is unknown.
+    """
 
     step: int
     run: int | None
@@ -86,10 +90,11 @@ class PaperFlops:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlops:
-    """The counted FLOPs, and the FLOPs by the paper's method (training time times capacity of the GPUs).
+    """The counted FLOPs, and the FLOPs by the paper's method (training time times sustained FLOP/s of the
+    GPUs).
 
-    `counted` and `paper` are for sentences of `mean_length` tokens (assumed), and `counted_at_max_length` is
-    for sentences of `max_length` tokens (`data.max_length`).
+    `counted` and `paper` assume sentences of `mean_length` tokens. `counted_at_max_length` assumes sentences
+    of `max_length` tokens, the value of `data.max_length`.
     """
 
     mean_length: int
@@ -147,9 +152,9 @@ class Plan:
         parameters: The numbers of parameters of the model and of its parts.
         steps: The number of optimizer steps; None if the recipe gives `num_train_epochs`.
         num_train_epochs: The number of epochs; None if the recipe gives `max_steps`.
-        source_tokens: The largest number of source positions (tokens and padding) in all batches of the run;
+        source_tokens: The maximum sum of source positions (tokens and padding) over all batches of the run;
             None if the number of steps is unknown, or for a language model.
-        target_tokens: The largest number of target positions in all batches of the run; None if the number of
+        target_tokens: The maximum sum of target positions over all batches of the run; None if the number of
             steps is unknown.
         flops: The FLOPs. For several processes, the FLOPs are the sum over all processes.
         memory: The memory of a training step.
@@ -188,7 +193,7 @@ class Plan:
 @dataclass(frozen=True)
 class _Speed:
     """The speed of a run: `seconds` of a step, if known, and a text for the user. `tokens_per_second` (target
-    tokens) is None for an estimate.
+    tokens) is None if the speed was neither given nor measured.
     """
 
     seconds: float | None
@@ -350,7 +355,9 @@ def batch_cost(
     on_accelerator: bool = True,
     largest_part: int | None = None,
 ) -> StepCost:
-    """Return the cost of a step with a full batch of sentences of `length` tokens, or with a part of it."""
+    """Return the cost of a training step with a full batch of sentences of `length` tokens. With
+    `largest_part`, return the cost with a part of the batch.
+    """
     return step_cost(
         config,
         training,

@@ -72,7 +72,9 @@ def said_at_intervals(work: str) -> Iterator[None]:
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Send all later output of a stream to the null device, also of threads and child processes."""
+    """Send all later output to a stream to the null device, including the output of other threads and of new
+    child processes.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -89,7 +91,7 @@ class PipeSafeStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write the text if the pipe is open."""
+        """Write `text` to the stream if the reader has not closed the pipe."""
         try:
             return self._stream.write(text)
         except BrokenPipeError:
@@ -133,8 +135,9 @@ class Processes:
 
     def main_process_first(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process, and then in all other processes, so that the files of the
-        first call exist. On another machine, which perhaps cannot read these files, one process finishes the
-        function before the remaining processes of the machine call it.
+        first call exist. Another machine perhaps cannot read the files of the first call. Therefore one
+        process of each machine finishes the function before the remaining processes of the machine call the
+        function.
         """
         call = partial(function, *args, **kwargs)
         results = self._after_first(call, share=False)
@@ -157,8 +160,8 @@ class Processes:
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """Call a function in the first process. Return its result, in a list, in the first process, or in all
-        processes if `share` is true. Otherwise return an empty list.
+        """Call a function in the first process. In the first process, return a list with the result. In the
+        other processes, return the same list if `share` is true, otherwise an empty list.
         """
         results: list[_T] = []
         error = None

@@ -17,11 +17,12 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..settings.sections import ModelSettings, TokenizerSettings
 
-# A run warns if the training data has fewer tokens for each entry of the vocabulary. With the recipe for
-# Multi30k, the training data has about 80.
+# A run warns if the training data has fewer than `LEAST_TOKENS_PER_ENTRY` tokens for each entry of the
+# vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each entry.
 LEAST_TOKENS_PER_ENTRY = 25
-# A run warns if the layers have more parameters for each token of the training data. The recipe for Multi30k
-# has 1.6, and the paper's parser for the Wall Street Journal (Section 6.3) about 30.
+# A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
+# training data. The recipe for Multi30k has 1.6, and the paper's parser for the Wall Street Journal (Section
+# 6.3) about 30.
 MOST_PARAMETERS_PER_TOKEN = 40
 # A vocabulary of this size gets no warning, because each vocabulary needs 256 tokens for the single bytes.
 SMALL_VOCABULARY = 1000
@@ -85,7 +86,7 @@ class StackParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The numbers of parameters. A tied parameter counts once. `embeddings` has the output projection too."""
+    """The numbers of parameters. A tied parameter counts once. `embeddings` includes the output projection."""
 
     total: int
     embeddings: int
@@ -119,8 +120,8 @@ def parameters_by_part(model: PreTrainedModel) -> Parameters:
 def size_warnings(
     model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
 ) -> list[str]:
-    """Return warnings about a vocabulary or a model that is far too large for the corpus. A run that starts
-    from another model, and a run on a stream, have no warnings.
+    """Return warnings about a vocabulary or a model that is far too large for the corpus. Return no warnings
+    if the run starts from another model, or if the training data is a stream.
     """
     if settings.init_from is not None or not isinstance(corpus.train, Dataset):
         return []
@@ -128,7 +129,8 @@ def size_warnings(
     num_source = int(source_lengths.sum())
     num_target = int(target_lengths.sum())
     num_tokens = corpus.count_train_tokens()
-    # Maps a recipe key to the size of the vocabulary and to the number of its tokens in the training data.
+    # Maps the recipe key of a vocabulary to the size of the vocabulary, and to the token count of the
+    # training texts that use the vocabulary.
     vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}
     if not tokenizer.has_one_vocabulary:
         vocabularies["tokenizer.vocab_size"] = (tokenizer.vocab_size, num_source)

@@ -104,9 +104,9 @@ def check_earlier_run(
 
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """Return the newest undamaged checkpoint of a run, or None for a new run. Print a line for each newer,
-    damaged checkpoint. Raise an error if all checkpoints are damaged, or if a finished model has no
-    checkpoints.
+    """Return the newest undamaged checkpoint of a run, or None for a new run. Print a line for each damaged
+    checkpoint that is newer than the returned checkpoint. Raise an error if all checkpoints are damaged, or
+    if a finished model has no checkpoints.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
@@ -131,8 +131,8 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 
 
 def keep_number_of_threads(checkpoint: Path) -> None:
-    """Use the number of threads of the earlier run, because another number changes the last bits of sums. The
-    environment variable OMP_NUM_THREADS takes precedence.
+    """Use the number of threads of the earlier run, because another number changes the last bits of sums. If
+    the environment variable OMP_NUM_THREADS is set, do not change the number of threads.
     """
     threads = metadata_of(checkpoint).get("threads")
     if threads is not None and "OMP_NUM_THREADS" not in os.environ:

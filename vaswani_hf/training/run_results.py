@@ -48,7 +48,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # The run leaves out the removed pairs only in the validation loss, not in the validation BLEU.
+            # The counts of removed pairs apply only to the validation loss, because the validation BLEU
+            # includes the removed pairs.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report}")
     if corpus.weighted is None:
@@ -60,7 +61,9 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
 
 
 def recorded_training(folder: Path, trainer: VaswaniTrainer) -> TrainingRecord | None:
-    """Return the valid training record of results.json, if its number of steps is that of the run."""
+    """Return the training record of results.json. Return None if the file is invalid, or if the record has
+    another number of steps than the run.
+    """
     try:
         training = read_results(folder).training
     except ValueError:
@@ -172,7 +175,7 @@ def say_end(trainer: VaswaniTrainer) -> None:
 
 
 def draw_curve(folder: Path, step: int) -> None:
-    """Draw the training curve of a run up to a step into the folder of the run."""
+    """Draw the training curve up to `step`, and save the curve in the folder of the run."""
     plot_training_curve(_metrics_until(folder, step), folder / CURVE_FILE)
 
 

@@ -18,7 +18,7 @@ from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
 
-# The file with the name of the subfolder in which DeepSpeed stores its state.
+# The file that contains the name of the subfolder in which DeepSpeed stores its state.
 ZERO_STEP_FILE = "latest"
 
 
@@ -43,12 +43,12 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
         return
     if plugin.fsdp_version != 2:
         raise InvalidValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
-    # Averaging and the Hub need unsharded weights. `set_state_dict_type` changes the two configs only if they
-    # are None.
+    # Averaging and the Hub need unsharded weights. `set_state_dict_type` sets `state_dict_config` and
+    # `optim_state_dict_config` only if their values are None.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     # The mixed-precision policy would also round LayerNorm weights and sums of gradients to bfloat16. Without
-    # the policy, a run with `training.bf16` uses autocast, as a run with one process does.
+    # the mixed-precision policy, a run with `training.bf16` uses autocast, as a run with one process does.
     plugin.mixed_precision_policy = None
 
 

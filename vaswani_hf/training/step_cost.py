@@ -46,7 +46,8 @@ class StepMemory:
         activations: Bytes of the tensors that the layers keep for the backward pass, including bfloat16
             copies of weights.
         loss: Bytes that the computation of the loss needs in addition to the activations.
-        peak: The peak in bytes, without PyTorch itself and without unused memory of PyTorch's allocator.
+        peak: Bytes of the peak memory in the step, without PyTorch itself and without unused memory of
+            PyTorch's allocator.
     """
 
     source_positions: int
@@ -80,8 +81,9 @@ def step_cost(
     on_accelerator: bool,
     accumulates: bool = False,
 ) -> StepCost:
-    """Run a training step without padding on fake tensors, and count its cost. `on_accelerator` selects the
-    kernels of a GPU. `accumulates` is True if the gradients of earlier batches already exist.
+    """Run a training step without padding on fake tensors, and count its cost. If `on_accelerator` is true,
+    use the kernels of a GPU, otherwise the kernels of a CPU. `accumulates` is True if the gradients of
+    earlier batches already exist.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class)
@@ -188,7 +190,7 @@ class _Counter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Use the attention, the dropout and the loss chunk size of a GPU on fake CPU tensors.
+    """On fake CPU tensors, use the attention kernel, the dropout kernel and the loss chunk size for GPUs.
 
     The context manager patches functions of PyTorch, because a `TorchFunctionMode` would not be active while
     the backward pass computes checkpointed layers again.

@@ -100,16 +100,17 @@ class GracefulShutdown:
         _LISTENING.append(self)
         watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
         try:
-            # Wait for the signal handlers of all processes. Without a handler, a forwarded signal would end a
-            # process without a message.
+            # Wait until all processes have installed the signal handlers. Without a handler, a forwarded
+            # signal would end a process without a message.
             processes.gather(None)
             watcher.start()
             yield
         finally:
             self._raises = False
-            # After a signal, another process may still forward the signal. Keep the handler, so that the
-            # forwarded signal does not end this process before its message. The handler restores the earlier
-            # handlers when the next signal arrives.
+            # After a signal, another process can still forward the signal to this process. Keep `_handle`, so
+            # that the forwarded signal does not end this process before the process prints its message.
+            # `_handle` restores the earlier handlers at a signal that arrives more than
+            # `SECONDS_OF_ONE_SIGNAL` after the first signal.
             if not self.received or not self._peers:
                 self.restore()
             _LISTENING.remove(self)
@@ -218,7 +219,7 @@ def explain_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # The same signal has probably ended the other process of the run.
+            # Another process of the run has ended, probably because of the same signal.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause "

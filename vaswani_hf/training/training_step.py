@@ -60,8 +60,8 @@ def batch_shape(training: AnyTraining, length: int, largest_part: int | None = N
 
     If `source_tokens_per_batch` and `target_tokens_per_batch` differ, the sentences on the side with the
     smaller number are shorter by the ratio of the two numbers. `largest_part` is the largest number of
-    positions per side in a part, if the trainer divides a batch into parts. Then the shape of a part is
-    returned, with sentences of the same lengths.
+    positions per side in a part, if the trainer divides a batch into parts. If the trainer divides a batch,
+    return the shape of a part. The sentences of the part have the same lengths as in the full batch.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -75,7 +75,9 @@ def batch_shape(training: AnyTraining, length: int, largest_part: int | None = N
 
 
 def full_batch(source: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a batch without padding of `source` [B, S] and `labels` [B, T] (int64) for `model.forward`."""
+    """Return the arguments of `model.forward` for a batch without padding: `source` [B, S] and `labels` [B,
+    T] (int64).
+    """
     return {
         "input_ids": source,
         "attention_mask": torch.ones_like(source),

@@ -11,7 +11,9 @@ from ..model.translations_vaswani import Translation
 
 
 def features_of(translation: Translation) -> list[float]:
-    """Return 1, the mean and the lowest log-probability (nats) of a token, and the log of the token count."""
+    """Return four features: 1 for the bias, the mean and the lowest log-probability (nats) of the tokens, and
+    the log of the token count.
+    """
     log_probs = translation.token_log_probs or [0.0]  # [T]
     return [1.0, math.fsum(log_probs) / len(log_probs), min(log_probs), math.log(len(log_probs))]
 
@@ -26,8 +28,8 @@ class Calibration:
     def __call__(self, translation: Translation) -> float:
         """Return the probability, from 0 to 1, that a translation is good."""
         if not translation.token_log_probs:
-            # The translation of a blank text has no tokens, and is correct. A text that the language check
-            # copies has no tokens either.
+            # The translation of a blank text has no tokens, and is correct. A translation also has no tokens
+            # if the language check made the translator copy the text.
             return 1.0
         products = map(operator.mul, self.weights, features_of(translation))
         logit = math.fsum(products)

@@ -18,7 +18,8 @@ from ..model.inputs_vaswani import validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
-# The version of CTranslate2's binary format that `_shapes` can read. Other versions are not checked.
+# The version of CTranslate2's binary format that `_shapes` can read. In a file of another version, the shapes
+# of the weights are not checked.
 _FORMAT = 6
 
 
@@ -105,7 +106,9 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
 
 
 def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] | None) -> list[str]:
-    """Return the tokens by id. Raise an error if the tokens do not fit the model or the tokenizer."""
+    """Return the list of tokens, sorted by token id. Raise an error if the tokens do not fit the model or the
+    tokenizer.
+    """
     if not (folder / file).exists():
         _refuse(folder, file, "is missing")
     tokens = read_json(folder, file, folder)

@@ -1,8 +1,8 @@
 """Replaces the weights of linear layers by int8 weights, for translation on the CPU. The library torchao
 quantizes the weights, and int8 kernels of PyTorch multiply the matrices.
 
-Without an int8 kernel for the processor, torchao also multiplies the matrices, in about twelve operations per
-layer. On a processor without int8 instructions, torchao is much slower than float32
+If PyTorch has no int8 kernel for the processor, torchao multiplies the matrices instead, in about twelve
+operations per layer. On a processor without int8 instructions, torchao is much slower than float32
 (scripts/benchmarks/generation.md).
 
 In tensor shapes, R is the number of rows of hidden states, I the number of input features of a linear layer,
@@ -21,9 +21,9 @@ from ..model.errors_vaswani import InvalidValueError
 from ..processor import capability
 from ..version import install_command
 
-# The methods and attributes of an `Int8Weight` that are allowed and refused. An `Int8Weight` stores no float
-# values. The methods in `_HARMLESS` do not read values. The tensors of the attributes in `_VIEWS` would have
-# no valid values.
+# `_HARMLESS` lists the allowed methods of an `Int8Weight`, because these methods do not read the values of
+# the weight. `_VIEWS` lists the refused attributes. An `Int8Weight` stores no float values, so the tensors of
+# these attributes would have no valid values.
 _HARMLESS = {
     "dim",
     "size",
@@ -112,7 +112,9 @@ def quantize(model: Any) -> Any:
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """Return the faster int8 kernel of this processor, or None if torchao must multiply the matrices."""
+    """Choose the int8 kernel for this processor: FBGEMM, oneDNN, or None if torchao must multiply the
+    matrices.
+    """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
     # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. With AVX2, oneDNN needs the same
@@ -183,10 +185,10 @@ def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    # Pass the product of both scales as the scale of the weight. With two separate scales, some kernels would
-    # multiply an integer sum by one scale after the other, and other kernels by the product of the scales.
-    # oneDNN chooses the kernel by the number of rows. Therefore the rounding errors of a row would depend on
-    # the number of rows.
+    # Pass the product of the row scale and the weight scales as the scales of the weight. With two separate
+    # scales, some kernels would multiply an integer sum by one scale after the other, and other kernels by
+    # the product of the scales. oneDNN chooses the kernel by the number of rows. Therefore the rounding
+    # errors of a row would depend on the number of rows.
     given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(

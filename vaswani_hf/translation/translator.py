@@ -110,8 +110,8 @@ class Translator(BaseTranslator):
         return translator
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """If the dtype is "auto", translate the first requests in both float32 and bfloat16, except requests
-        without text. Choose bfloat16 if all translations are equal, otherwise float32.
+        """If the dtype is "auto", translate the first requests with text in both float32 and bfloat16. Choose
+        bfloat16 if both dtypes give the same translations, otherwise float32.
         """
         if self.is_undecided:
             choose_dtype(self, requests, options)
@@ -122,7 +122,8 @@ class Translator(BaseTranslator):
         """
         requests = iter(requests)
         first: list[Any] = []
-        # If all texts so far are blank, read more requests, because the choice needs a text to translate.
+        # If all texts so far are blank, read more requests, because the choice of the dtype needs a text to
+        # translate.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)

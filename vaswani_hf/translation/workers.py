@@ -22,8 +22,8 @@ from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
 # The maximum number of windows (groups of requests) per worker process that have been sent but not yet
-# yielded. The maximum is above 1, so that a worker process is not idle while another worker process
-# translates an earlier window.
+# yielded. With a maximum above 1 window, a worker process is not idle while another worker process translates
+# an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -47,9 +47,9 @@ def translate_remaining(
     window = options.window
     if num_workers > 1 and options.seed is None:
         window = -(-window // num_workers)
-    # With a seed, do not divide the window size, because the sampled tokens depend on the window size. A
-    # resumed run translates a whole window again, because the rounding errors of a sentence depend on the
-    # other sentences of the batch.
+    # With a seed, do not divide `options.window` by the number of worker processes, because the sampled
+    # tokens depend on the window size. A resumed run translates a whole window again, because the rounding
+    # errors of a sentence depend on the other sentences of the batch.
     begin = done - done % window
     translator = None
     if num_workers == 1 or dtype == "auto":
@@ -124,7 +124,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             arguments = (of_worker, load, num_threads, executed_files())
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
-            # Without this copy, the main process notices the end of the worker process.
+            # Close the main process's copy of the worker's connection. Otherwise the main process would not
+            # notice the end of the worker process.
             of_worker.close()
             workers[connection] = process
     finally:
@@ -136,8 +137,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 def _work(
     connection: Connection, load: Callable[[], Translator], num_threads: int, user_files: list[Path]
 ) -> None:
-    """The main function of a worker process: translate windows until the main process closes the connection.
-    `user_files` are Python files in which the user has registered classes.
+    """The main function of a worker process: translate windows (groups of requests) until the main process
+    closes the connection. `user_files` are Python files in which the user has registered classes.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -186,7 +187,9 @@ def _in_order(
     windows: Iterator[tuple[list[Request], int]],
     options: TranslationOptions,
 ) -> Iterator[Any]:
-    """Send windows to idle processes, and yield the translations in the order of the windows."""
+    """Send windows (groups of requests) to idle worker processes, and yield the translations in the order of
+    the windows.
+    """
     idle = list(workers)
     busy: dict[Any, int] = {}
     finished: dict[int, tuple[list[Any], Exception | None]] = {}

@@ -25,7 +25,7 @@ class RDropLoss(TwoPassLoss):
     """Computes the loss of R-Drop.
 
     Differs from the paper of R-Drop: the loss is multiplied by 1/2, so that the loss is similar to the loss
-    of a single forward pass. The factor does not change the steps of Adam.
+    of a single forward pass. The factor 1/2 does not change the steps of Adam.
     """
 
     is_symmetric = True

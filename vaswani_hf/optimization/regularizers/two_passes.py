@@ -160,9 +160,9 @@ def _divergence_and_gradients(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the divergence, summed over N tokens, and the gradients [N, V] of the logits of both passes.
 
-    p and q are the softmax of the logits `first` and `second` [N, V]. The divergence is KL(p || q), or (KL(p
-    || q) + KL(q || p)) / 4 if `is_symmetric` is true. The factor is 1/4, because R-Drop has the factor 1/2,
-    and `RDropLoss` halves the whole loss of R-Drop.
+    p and q are the softmax of the logits `first` and `second` [N, V]. If `is_symmetric` is true, the
+    divergence is (KL(p || q) + KL(q || p)) / 4, otherwise KL(p || q). The symmetric divergence has the factor
+    1/4, because R-Drop has the factor 1/2, and `RDropLoss` halves the whole loss of R-Drop.
     """
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
