@@ -9,8 +9,8 @@ from ..model.errors_vaswani import InvalidValueError
 # which the paper trains a model (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
-# The assumed (not measured) fraction of its peak speed that a GPU reaches. With small models and small batches,
-# a GPU reaches a smaller fraction.
+# The assumed (not measured) fraction of its peak speed that a GPU reaches. With small models and small
+# batches, a GPU reaches a smaller fraction.
 ASSUMED_UTILIZATION = 0.3
 # The source of the prices in `GPUS`. For each GPU type, the price is the price of the smallest machine with
 # one GPU of the type.

@@ -11,8 +11,8 @@ the search of this package in these points:
 - With `early_stopping=False`, the default, CTranslate2 stops when `2 * num_beams` translations have finished.
   With the length penalty `gnmt`, the search of this package stops when no better translation is possible.
   The larger `length_penalty` is, the more often CTranslate2 misses the best translation. On 300 Multi30k
-  sentences, with 5 beams and a model after a short training, all translations of both searches were equal
-  with `length_penalty` 0.6, and 52 of 300 differed with `length_penalty` 1.4. In 5 of the 52 cases, the scores
+  sentences, with 5 beams and a model after a short training, the two searches found equal translations with
+  `length_penalty` 0.6, and 52 different translations with `length_penalty` 1.4. The scores of 5 of the 52
   were compared. The translation from the search of this package had the higher score in all 5 cases.
 
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
@@ -109,7 +109,7 @@ def load_ctranslate2_translator(
     dtype: Any = None,
     quantization: Any = None,
 ) -> Translator:
-    """Load an exported folder. `dtype` and `quantization` must be None, because the export fixes the dtype."""
+    """Load an exported folder. `dtype` and `quantization` must be None: the export fixes the dtype."""
     for name, value in (("dtype", dtype), ("quantization", quantization)):
         if value is not None:
             raise InvalidValueError(
