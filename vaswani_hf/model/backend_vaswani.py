@@ -254,7 +254,7 @@ class PyTorchBackend:
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
-        """Return `decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask."""
+        """Return left-padded `decoder_input_ids` [B, 1 + longest prompt] int64, and a mask if padded."""
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
         ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, side="left")

@@ -27,7 +27,8 @@ class Request:
     """A text to translate, with the target prefix and the required phrases of its translation. `is_copied` is
     True if the translation is a copy of the text, for example because the text is not in the source language.
 
-    The constructor raises a TypeError or a ValueError for texts that are not valid Unicode strings.
+    The constructor raises a TypeError or a ValueError for texts that are not valid Unicode strings, and a
+    ValueError for a blank phrase.
     """
 
     text: str

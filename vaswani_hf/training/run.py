@@ -423,7 +423,7 @@ def _build_trainer(
         ),
     )
     if training.max_steps is None:
-        # Only the trainer has computed the number of steps from the number of epochs.
+        # The trainer has now computed the number of steps from the number of epochs.
         _warn(warmup_warnings(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, recipe.publishing)
     return trainer
