@@ -30,17 +30,14 @@ _REMEDY = "free disk space and run the command again with another name"
 _TRANSLATING = ("quantization", *SEARCH, *LANGUAGES, "repetition_guard")
 _SCORING = ("tokenize", "lowercase", "split_compounds")
 _READ_BY_ALL = ("model", "revision", "code", "device", "dtype", "as_json")
-# Options for translation models. If all systems are files, the options have no effect, because no translation
-# model runs. But with `--comet`, `--device` has an effect, because the COMET model runs on the device.
+# Options without effect if all systems are files (except `--device` with `--comet`).
 _OF_MODELS = ("output", "device", "dtype", *_TRANSLATING)
 _SearchFields: Any = translation_options(*SEARCH, *LANGUAGES, "repetition_guard")
 
 
 class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
-    """The options of `vaswani evaluate`.
-
-    A system is a checkpoint folder, a repository on the Hub (user/name or user/name@revision), or a file of
-    translations.
+    """The options of `vaswani evaluate`. A system is a checkpoint folder, a repository on the Hub (user/name
+    or user/name@revision), or a file of translations.
     """
 
     # `model` is optional, because `--compare` alone can name all systems.
@@ -90,12 +87,12 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
 
     @property
     def model_name(self) -> str:
-        """The name of the model: `model`, or `model@revision` if `--revision` is given."""
+        """`model`, or `model@revision` if `--revision` is given."""
         return str(self.model) if self.revision is None else f"{self.model}@{self.revision}"
 
     @property
     def systems(self) -> list[str]:
-        """Return the names of the systems. The first system is the baseline of the comparison."""
+        """The names of the systems. The first system is the baseline of the comparison."""
         return [*([] if self.model is None else [self.model_name]), *self.compare]
 
     @property
@@ -117,9 +114,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             raise InvalidValueError(f"`--{name}` has no effect with {chosen}; leave `--{name}` out.")
 
     def _refuse_options_of_models(self) -> None:
-        """Raise an error if the user gives an option that only models use, such as `--dtype`, but every
-        system is a file. A file contains finished translations or trees, so no model runs.
-        """
+        """Raise an error for an option that only models use, if every system is a file."""
         if self.systems and all(map(_is_file, self.systems)):
             read_by_comet = {"device"} if self.comet else set()
             unread = self.model_fields_set & {*_OF_MODELS} - read_by_comet
@@ -148,9 +143,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         check_output(self.output, {"--trees": trees} if _is_file(trees) else {})
 
     def check_translations(self) -> None:
-        """Check the options of an evaluation of translations: the systems, the input files and the output
-        files.
-        """
+        """Check the options of an evaluation of translations."""
         self._check_systems()
         self._check_outputs()
 
@@ -213,8 +206,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
         for name in filter(_is_file, systems):
             inputs[f"--compare {name}" if self.compare else "model"] = name
-        # Check also that standard output (None) is not an input file, because the user can redirect standard
-        # output to a file.
+        # A user can redirect standard output (None) to an input file.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)
 
@@ -226,8 +218,7 @@ def _is_file(system: str) -> bool:
 
 def run(options: EvaluateOptions) -> None:
     """Evaluate the systems, and print the scores."""
-    # `standard_output` raises an error if standard output is closed, so call this function before the
-    # evaluation.
+    # `standard_output` raises an error if standard output is closed.
     output = standard_output()
     with ExitStack() as files:
         outputs = options.output and files.enter_context(output_file(options.output, _REMEDY))
@@ -235,8 +226,7 @@ def run(options: EvaluateOptions) -> None:
         report = _KINDS[options.kind].evaluate(options)
         text = json.dumps(report.scores, indent=2) if options.as_json else report.text
         try:
-            # Print the scores before the output files are written, because the write can fail, for example on
-            # a full disk.
+            # Print the scores first, because the write of a file can fail, for example on a full disk.
             output.write(f"{text}\n".encode(errors="replace"))
         finally:
             if outputs:
@@ -280,9 +270,7 @@ def _evaluate_trees(options: EvaluateOptions) -> "Report":
 
 
 def _calibrate(options: EvaluateOptions) -> "Report":
-    """Run `--calibration fit` or `--calibration check`. A calibration converts token probabilities to the
-    probability that a translation is good.
-    """
+    """Run `--calibration fit` or `--calibration check`."""
     from ..evaluation import calibration
 
     test_set = _read_test_set(options)
@@ -365,9 +353,7 @@ def _scoring(options: EvaluateOptions, systems: "list[System]") -> _Scoring:
 
 
 def _try_comet(options: EvaluateOptions, systems: "list[System]", test_set: "TestSet") -> None:
-    """Score one sentence with COMET, because an error of COMET should end the command before a model
-    translates for hours.
-    """
+    """Score one sentence with COMET, so that an error of COMET ends the command before a long translation."""
     from ..evaluation.comet import comet_scores
 
     if options.comet is not None and any(system.finished is None for system in systems):
@@ -376,10 +362,8 @@ def _try_comet(options: EvaluateOptions, systems: "list[System]", test_set: "Tes
 
 
 def _metrics(scoring: _Scoring, system: str) -> tuple[Mapping[str, str], Callable[..., dict[str, Any]]]:
-    """Return the titles of the scores of one system, and the function that computes the scores.
-
-    If the checkpoint has no recipe, or if `--split_compounds` is given, score the outputs as translations.
-    Otherwise, the task in the recipe determines the metrics.
+    """Return the titles of the scores, and the function that computes the scores: those of the task in the
+    recipe, or of translation without a recipe or with `--split_compounds`.
     """
     from ..evaluation.bleu import score_translations
     from ..tasks import TASKS
@@ -417,9 +401,7 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
 
 
 class _Kind(NamedTuple):
-    """A kind of evaluation: the names of the options that this kind reads, in addition to the options in
-    `_READ_BY_ALL`, the function that checks the options, and the function that computes the scores.
-    """
+    """A kind of evaluation. It reads the options `reads` and the options in `_READ_BY_ALL`."""
 
     reads: tuple[str, ...]
     check: Callable[[EvaluateOptions], None]
@@ -427,9 +409,8 @@ class _Kind(NamedTuple):
 
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
-# The keys are arguments of `vaswani evaluate`, such as `--trees`. The first key of the dict that the user
-# gives as an argument is the kind of the evaluation. If the user gives none of these arguments, the kind of
-# the evaluation is `model`: the command scores the translations of one model or of one file.
+# The first key that the user gives as an option, such as `--trees`, is the kind of the evaluation. Without
+# these options, the kind is `model`: the command scores one model or one file of translations.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

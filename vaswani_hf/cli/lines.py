@@ -15,17 +15,12 @@ from ..model.requests_vaswani import LINE_ERRORS, InvalidInput, Request, has_tex
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
 
-# The maximum number of skipped lines that are reported one by one. All skipped lines after this number are
-# only counted.
+# The maximum number of skipped lines that are reported one by one. Further skipped lines are only counted.
 MOST_WARNINGS = 20
 
 
 class CountedRequests:
-    """Wraps an iterable of requests, and counts the requests that have been read.
-
-    `num_read` is the number of requests read so far. `num_texts` is the number of requests read so far whose
-    text is not blank. An invalid line (`InvalidInput`) is also counted in `num_texts`.
-    """
+    """Counts the requests read so far: all (`num_read`), and the invalid or not blank ones (`num_texts`)."""
 
     def __init__(self, requests: Iterable[Request | InvalidInput]):
         self.num_read = 0
@@ -42,8 +37,8 @@ class CountedRequests:
 def report_bad_lines(
     translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
 ) -> Iterator[Any]:
-    """Yield the translations, and report skipped lines on stderr. `place` is the name of the input in
-    messages, such as "the training split". The first translation belongs to line `done + 1` of the input.
+    """Yield the translations, and report skipped lines of the input `place` on stderr. The first translation
+    belongs to line `done + 1` of the input.
     """
     num_lines = 0
     num_skipped = 0
@@ -79,7 +74,6 @@ def _with_line_in_errors(translations: Iterable[Any], place: str) -> Iterator[An
 
 
 def _at_line(number: int, place: str, error: str) -> str:
-    # Do not add the line number if the error already contains the line number.
     is_named = re.search(rf"\b(line|pair) {number:,}\b", error, re.IGNORECASE)
     return error if is_named or place == "`--text`" else f"Line {number:,} of {place}: {error}"
 
@@ -87,10 +81,9 @@ def _at_line(number: int, place: str, error: str) -> str:
 def with_progress(
     items: Iterable[Any], work: str, total: int | None, done: int = 0, to_file: bool = False
 ) -> Iterator[Any]:
-    """Yield the items, show a progress bar on a terminal, and print the speed to stderr at the end.
-
-    `total` is the number of all items. `done` is the number of items that an earlier run wrote; these items
-    are not in `items`. `to_file` is False if the items are written to standard output.
+    """Yield the items, show a progress bar on a terminal, and print the speed to stderr at the end. `total`
+    is the number of all items, and `done` the number of items that an earlier run wrote, which are not in
+    `items`.
     """
     from tqdm.auto import tqdm
 
@@ -112,9 +105,7 @@ def with_progress(
 
 
 def _is_terminal(stream: Any) -> bool:
-    """Return True if the standard stream `stream`, such as `sys.stdin`, is a terminal. `stream` is None if
-    the standard stream is closed.
-    """
+    """Return True for a terminal. `stream`, such as `sys.stdin`, is None if the standard stream is closed."""
     return stream is not None and stream.isatty()
 
 
@@ -124,12 +115,8 @@ def is_typed_by_user(text: str | None, path: str | None) -> bool:
 
 
 def count_lines(path: str, skips: bool = False) -> int:
-    """Return the number of lines of a text file, plain or .gz.
-
-    Read the whole file, so that a damaged file is detected before the work starts.
-
-    If `skips` is True, a line that is not UTF-8 raises no error here, because the command skips invalid
-    lines.
+    """Read a whole text file, plain or .gz, so that damage is detected early. Return the number of lines. If
+    `skips` is True, a line that is not UTF-8 raises no error.
     """
     return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
 

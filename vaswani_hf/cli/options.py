@@ -1,10 +1,10 @@
 """Options that several commands share, such as the model, the device, the search and the worker processes.
 
-Each command has a class derived from `Options`. Each field of the class is an option with a type, a default
-and a range. The string below the field is the help text. A validator of the class checks options that depend
-on each other, and the files that the options name. The function `run` of the command makes only the checks
-that need a model, a recipe or a repository. The translation options come from the dataclasses
-`SearchSettings` and `TranslationOptions`, because `Translator` and the pipeline have the same options.
+Each command has a class derived from `Options`. Each field is an option, and the string below the field is
+the help text. A validator of the class checks options that depend on each other, and the files that the
+options name. The function `run` of the command makes only the checks that need a model, a recipe or a
+repository. The translation options come from the dataclasses `SearchSettings` and `TranslationOptions`,
+because `Translator` and the pipeline have the same options.
 """
 
 import argparse
@@ -44,8 +44,7 @@ class Options(Settings):
     # If False, the command starts without an import of torch and transformers.
     needs_libraries: ClassVar[bool] = True
 
-    # Build validators on first use, because building takes time and only the options class of the current
-    # command needs a validator.
+    # Building a validator takes time, and only the options class of the current command needs one.
     model_config = ConfigDict(defer_build=True)
 
     @classmethod
@@ -56,9 +55,7 @@ class Options(Settings):
 
     @classmethod
     def field_of_recipe_keys(cls) -> str | None:
-        """Return the name of the field that receives recipe keys, or None if the command accepts no recipe
-        keys.
-        """
+        """Return the name of the field that receives recipe keys, or None."""
         fields = cls.model_fields.items()
         return next((name for name, field in fields if command_line_settings(field).get("recipe_keys")), None)
 
@@ -69,9 +66,7 @@ class Options(Settings):
 
     @property
     def imports_quickly(self) -> bool:
-        """True if the command may import transformers with `patches.quick_imports`. This import is faster, but
-        disables `torch.distributed`.
-        """
+        """True if the command can use `patches.quick_imports`, which disables `torch.distributed`."""
         return False
 
     def given(self) -> dict[str, Any]:
@@ -107,10 +102,8 @@ def on_command_line(
     description: str | None = None,
     **settings: Unpack[CommandLine],
 ) -> Any:
-    """Declare a field of an options class, and describe its option on the command line.
-
-    `gt` is an exclusive limit of the value, `ge` and `le` are inclusive limits. `description` is the help
-    text if the help text is computed; by default the help text is the string below the field.
+    """Declare a field of an options class with its option on the command line. `gt` is an exclusive limit.
+    `description` replaces the string below the field as help text.
     """
     return field_with_facts(default, settings, gt=gt, ge=ge, le=le, description=description)
 
@@ -128,9 +121,7 @@ def check_file(option: str, path: str) -> None:
 
 
 def check_different(option: str, names: Sequence[str]) -> None:
-    """Raise an error if a model is given twice. Two different paths to the same folder count as the same
-    model.
-    """
+    """Raise an error if a model is given twice, also by two different paths to the same folder."""
     places = set()
     for name in names:
         place = os.path.realpath(name) if os.path.exists(name) else name
@@ -158,9 +149,7 @@ class _CheckedOptions(Options):
         return self
 
     def translation_settings(self) -> dict[str, Any]:
-        """Return the translation options that have a value, as keyword arguments for
-        `Translator.translate`.
-        """
+        """Return the translation options that have a value, as arguments of `Translator.translate`."""
         values = {name: getattr(self, name, None) for name in _DECLARED_OPTIONS}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -172,13 +161,10 @@ _OTHER_DEFAULTS = {
 
 
 def translation_options(*names: str) -> Any:
-    """Create an options class whose fields are the translation options with the given names. If no names are
-    given, the class has all translation options.
+    """Create an options class with the given translation options, by default with all.
 
-    The type is Any, because a type checker cannot know the fields of a class that `create_model` creates. The
-    function copies the fields from dataclasses in the folder `model/`, so that each option is declared only
-    once. `model/` cannot declare pydantic classes, because a checkpoint contains the files of `model/`, and
-    the files must run without pydantic.
+    The fields are copied from dataclasses in model/, so that each option is declared only once. model/ cannot
+    declare pydantic classes, because the files of model/ are saved with checkpoints and run without pydantic.
     """
     fields: dict[str, Any] = {}
     for name in names or _DECLARED_OPTIONS:
@@ -188,8 +174,7 @@ def translation_options(*names: str) -> Any:
         default = field.default
         description = field.metadata["help"]
         if name in _SEARCH_NAMES:
-            # The default of each search option is None, so that the command uses the value in the generation
-            # config of the checkpoint.
+            # With None, the command uses the value in the generation config of the checkpoint.
             default = None
             description += f"; by default {_OTHER_DEFAULTS.get(name, 'the value in the checkpoint')}"
         option = on_command_line(
@@ -212,9 +197,7 @@ class RecipeKeyOptions(Options):
 
 
 class CodeOptions(Options):
-    """The option `--code`: a Python file of the user that a command executes before the command loads a
-    model.
-    """
+    """The option `--code`: a Python file that a command executes before the command loads a model."""
 
     code: str | None = on_command_line(None, metavar="FILE")
     """a Python file that registers the attention function or the position encoding of the model; the file is
@@ -231,7 +214,7 @@ class ModelOptions(CodeOptions):
 
     @property
     def model_name(self) -> str:
-        """Return the name of the model: `model`, or `model@revision` if `--revision` is given."""
+        """`model`, or `model@revision` if `--revision` is given."""
         return self.model if self.revision is None else f"{self.model}@{self.revision}"
 
 
@@ -260,31 +243,25 @@ class ComputingOptions(PrecisionOptions):
 
     @property
     def precision(self) -> dict[str, Any]:
-        """Return the arguments `dtype` and `quantization` of `Translator.from_pretrained`."""
+        """The arguments `dtype` and `quantization` of `Translator.from_pretrained`."""
         return {"dtype": self.dtype, "quantization": self.quantization}
 
     @property
     def model_device(self) -> str | None:
-        """Return the device on which a process loads the model."""
+        """The device on which a process loads the model."""
         return self.device
 
     def loader(self, load: Callable[..., Any], model: str, ensemble: Sequence[str] = ()) -> functools.partial:
-        """Create a function without arguments that loads the translator, so that each worker process can load
-        its translator.
-        """
+        """Return a function without arguments that loads the translator, for each worker process."""
         return functools.partial(load, model, self.model_device, ensemble=tuple(ensemble), **self.precision)
 
 
 class InferenceOptions(ComputingOptions):
-    """The options of a command that only runs a model, such as `vaswani translate`. The command can import
-    transformers with `patches.quick_imports`, because the command neither trains nor compiles a model.
-    """
+    """The options of a command that neither trains nor compiles a model, such as `vaswani translate`."""
 
     @property
     def imports_quickly(self) -> bool:
-        """True if the user does not give `--quantization`. Do not use `quick_imports` for quantized weights,
-        because torchao imports the slow parts of PyTorch anyway.
-        """
+        """False with `--quantization`, because torchao imports the slow parts of PyTorch anyway."""
         return self.quantization is None
 
 
@@ -304,7 +281,7 @@ class WorkerOptions(ComputingOptions):
 
     @property
     def model_device(self) -> str | None:
-        """Return "cpu" if several processes translate, else the value of `--device`."""
+        """ "cpu" if several processes translate, else the value of `--device`."""
         return "cpu" if self.workers > 1 else self.device
 
 

@@ -14,10 +14,8 @@ class TestSet(NamedTuple):
 
 
 def recorded_test_set(recipe: Any, option: str, remedy: str) -> TestSet:
-    """Return the test split of a recipe.
-
-    If the test split cannot be read, the function raises a ValueError. The error message asks the user to
-    give another test set with the option `option`. The error message ends with `remedy`.
+    """Return the test split of a recipe. If the split cannot be read, the error message asks for `option`,
+    and ends with `remedy`.
     """
     from ..data.held_out import hold_out
     from ..data.splits import explain_split_errors

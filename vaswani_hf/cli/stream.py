@@ -17,9 +17,7 @@ from .output import standard_output
 
 
 class _TerminalStreamer(TextStreamer):
-    """A `TextStreamer` that writes each word to standard output as soon as the word is complete, without a
-    line break at the end of a translation.
-    """
+    """Writes each word to standard output as soon as the word is complete."""
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         _show(text.replace("\n", " "))
@@ -32,9 +30,7 @@ def _show(text: str) -> None:
 def stream_translations(
     translator: Any, requests: CountedRequests, chosen: TranslationOptions, place: str
 ) -> None:
-    """Print greedy translations word by word during the search. `place` is the name of the input in error
-    messages.
-    """
+    """Print greedy translations word by word. `place` is the name of the input in error messages."""
     show = functools.partial(_stream_one, translator, chosen)
     remaining = translator.after_choosing_dtype(requests, replace(chosen, window=1))
     lines = (
@@ -49,9 +45,7 @@ def stream_translations(
 def _stream_one(
     translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
 ) -> str:
-    """Translate one request, and print the words of the translation during the search. Return an empty text,
-    because the translation has already been printed.
-    """
+    """Translate one request, print the words during the search, and return an empty text."""
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     (layout,) = translator.layouts([unwrap(request)], [number], chosen)
     if chosen.seed is not None:

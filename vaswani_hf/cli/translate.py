@@ -117,9 +117,7 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
 
     @property
     def writes_json(self) -> bool:
-        """Return True if the command writes JSON lines. With `--num_return_sequences` above 1, the command
-        always writes JSON lines, because a line of plain text can contain only one translation.
-        """
+        """True with `--json`, or if a text has several translations. A line of text holds only one."""
         return self.as_json or (self.num_return_sequences or 1) > 1
 
 

@@ -1,7 +1,7 @@
-"""Fits and measures the calibration of a checkpoint. The calibration converts the token probabilities of a
-translation to the probability that the translation is good. A translation is good if its chrF is at least
-`GOOD_CHRF`. The calibration error is the expected calibration error of Guo et al. 2017 (arXiv 1706.04599,
-Equation 3) with 10 bins, in percentage points.
+"""Fits and measures the calibration of a checkpoint, which converts the token probabilities of a translation
+to the probability that the translation is good (has a chrF of at least `GOOD_CHRF`). The calibration error is
+the expected calibration error of Guo et al. 2017 (arXiv 1706.04599, Equation 3) with 10 bins, in percentage
+points.
 """
 
 import io
@@ -23,19 +23,18 @@ from .systems import Report, System, TestSet
 
 GOOD_CHRF = 60
 _NUM_BINS = 10
-# The L2 penalty of the logistic regression. Without a penalty, the weights of the logistic regression would
-# become infinite if a test set contains only good or only bad translations.
+# The L2 penalty of the logistic regression. Without a penalty, the weights would become infinite if a test
+# set contains only good or only bad translations.
 _WEIGHT_DECAY = 1e-3
 FEWEST_SENTENCES = 100
 
 
 class CurvePoint(Record):
-    """A point of the reliability curve: the translations whose estimated probabilities are in one bin.
+    """The translations whose estimated probabilities are in one bin of the reliability curve.
 
     Attributes:
         expected: The mean estimated probability that a translation is good, from 0 to 1.
         found: The actual share of good translations, from 0 to 1.
-        sentences: The number of translations in the bin.
     """
 
     expected: float
@@ -48,10 +47,9 @@ class Reliability(Record):
 
     Attributes:
         good_chrf: The lowest chrF of a good translation.
-        sentences: The number of sentences of the test set.
         good_share: The share of good translations, from 0 to 1.
         calibration_error: The expected calibration error, in percentage points.
-        curve: The reliability curve. Bins without translations are left out.
+        curve: The reliability curve, without empty bins.
         written: The calibration.json that `--calibration fit` has written; None for `--calibration check`.
     """
 
@@ -64,9 +62,7 @@ class Reliability(Record):
 
 
 def fit(checkpoint: System, test_set: TestSet) -> Report:
-    """Fit the calibration of a checkpoint to a validation set, and write the calibration and the reliability
-    curve into the folder of the checkpoint.
-    """
+    """Fit the calibration to a validation set, and write calibration and curve into the checkpoint folder."""
     if len(test_set.sources) < FEWEST_SENTENCES:
         raise InvalidValueError(
             f"`--calibration fit` needs at least {FEWEST_SENTENCES} sentences, but `--source` has "
@@ -96,9 +92,7 @@ def check(checkpoint: System, test_set: TestSet) -> Report:
 
 
 def _scored_translations(checkpoint: System, test_set: TestSet) -> tuple[list[Translation], list[bool]]:
-    """Translate a test set. Return the translations, and a list that contains True for each good translation
-    and False for each other translation.
-    """
+    """Translate a test set. Return the translations, and True or False for each: whether it is good."""
     translator = checkpoint.load()
     translations: Any = translate_test_set(
         translator, test_set.sources, return_scores=True, **checkpoint.options
@@ -111,9 +105,7 @@ def _scored_translations(checkpoint: System, test_set: TestSet) -> tuple[list[Tr
 
 
 def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -> Calibration:
-    """Fit a logistic regression. The inputs of the regression are the token probabilities of a translation.
-    The output is the probability that the translation is good.
-    """
+    """Fit a logistic regression from token probabilities to the probability of a good translation."""
     features = torch.tensor([features_of(translation) for translation in translations], dtype=torch.float64)
     labels = torch.tensor(good, dtype=torch.float64)
     weights = torch.zeros(features.size(1), dtype=torch.float64, requires_grad=True)
@@ -133,7 +125,7 @@ def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -
 def reliability(
     calibration: Calibration, translations: Sequence[Translation], good: Sequence[bool]
 ) -> Reliability:
-    """Measure a calibration on a test set. `good` contains True for each good translation."""
+    """Measure a calibration on a test set."""
     confidences = list(map(calibration, translations))
     bins: list[list[int]] = [[] for _ in range(_NUM_BINS)]
     for row, confidence in enumerate(confidences):

@@ -30,9 +30,7 @@ class Measurements(Record):
     Attributes:
         loss: The loss on the references in nats per token; None if all references are too long for the model.
         perplexity: The perplexity per token on the references; None if `loss` is None.
-        sentences: The number of sentences.
         seconds: The time that the translation took.
-        sentences_per_second: The speed of the translation.
     """
 
     loss: float | None = None
@@ -46,11 +44,8 @@ class Measurements(Record):
 def negative_log_likelihood(
     model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
 ) -> tuple[float, int]:
-    """Return the total negative log-likelihood of all labels in the batches, in nats, and the number of
-    labels.
-
-    Label smoothing is not applied. The function computes in eval mode, and then restores the mode (train or
-    eval) that the model had before.
+    """Return the total negative log-likelihood of all labels in nats, without label smoothing, and the number
+    of labels. Restore the mode (train or eval) of the model.
     """
     was_training = model.training
     model.eval()
@@ -64,9 +59,7 @@ def negative_log_likelihood(
 
 
 def perplexity(loss: float) -> float:
-    """Return the perplexity per token, exp(loss), for a loss in nats per token. Return infinity if exp(loss)
-    is too large for a float.
-    """
+    """Return exp(loss), the perplexity per token, or infinity if exp(loss) is too large for a float."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -145,9 +138,7 @@ def translate_and_measure(
     tokens_per_batch: int = 4096,
     **options: Any,
 ) -> tuple[list[str], Measurements]:
-    """Translate a test set, and compute the loss and the perplexity of the references. Return the
-    translations and the measurements.
-    """
+    """Return the translations of a test set, and the measurements."""
     if len(sources) != len(references):
         raise ValueError(
             f"There must be one reference per source sentence, but there are {len(sources)} sources and "
@@ -178,9 +169,7 @@ def translate_and_measure(
 def translate_test_set(
     translator: Translator, sources: list[str], what: str = "", **options: Any
 ) -> list[str]:
-    """Translate a test set. On a terminal, show a progress bar. `what` is the name of the system in the
-    progress bar.
-    """
+    """Translate a test set with a progress bar on a terminal. `what` is the name of the system in it."""
     from tqdm.auto import tqdm
 
     translated = translator.translate(sources, **options)
@@ -193,9 +182,7 @@ def translate_test_set(
 def _raise_for_broken_pair(
     translator: Translator, sources: list[str], references: list[str], languages: dict[str, str]
 ) -> None:
-    """Score the pairs one by one to find the first pair with NaN or infinite logits, and raise an error that
-    names this pair.
-    """
+    """Score the pairs one by one, so that an error names the first pair with logits that are not finite."""
     for source, reference in zip(sources, references, strict=True):
         if any(True for _ in _reference_batches(translator, [source], [reference], 1, languages)):
             list(translator.score([source], [reference], **languages))
@@ -208,9 +195,7 @@ def _reference_batches(
     tokens_per_batch: int,
     languages: dict[str, str],
 ) -> Iterable[dict[str, torch.Tensor]]:
-    """Yield batches for the perplexity, without pairs that are longer than the model accepts. `languages` has
-    the options `src_lang` and `tgt_lang`, if they are given.
-    """
+    """Yield batches of the pairs that are not too long for the model."""
     limit = translator.max_length
     options = TranslationOptions.of(**languages)
     segments = translator.segmenter.source_segments((source.strip() for source in sources), options)

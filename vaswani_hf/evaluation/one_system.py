@@ -14,11 +14,9 @@ class SystemScores(Record):
     """The scores of one system on a test set.
 
     Attributes:
-        scores: Maps the name of each score to its value. The names depend on the task, see
-            `Task.score_outputs`.
+        scores: Maps the name of each score to its value, see `Task.score_outputs`.
         measured: The measurements. Only `sentences` is set if the system is a file of translations.
         comet: The mean COMET score of the sentences; None if COMET is not computed.
-        comet_model: The name of the COMET model; None if COMET is not computed.
         recipe_note: A sentence about options of BLEU that come from the recipe; None without such options.
     """
 
@@ -43,9 +41,8 @@ def score_system(
     device: str | None = None,
     recipe_note: str | None = None,
 ) -> Report:
-    """Score a system. The function `score` computes the scores from the outputs of the system and the
-    references. `titles` maps the name of each score to its title, like the attribute `metrics` of a task.
-    `recipe_note` is a sentence about options of BLEU that come from the recipe.
+    """Score a system. `score` computes the scores from the outputs and the references. `titles` maps the name
+    of each score to its title.
     """
     if system.finished is not None:
         outputs = system.finished
@@ -64,9 +61,7 @@ def score_system(
 
 
 def system_scores_as_text(result: SystemScores, titles: Mapping[str, str]) -> str:
-    """Format the scores of one system, one score per line. `titles` maps the name of each score to its
-    title.
-    """
+    """Format the scores of one system, one score per line, with their `titles`."""
     scores = result.scores
     measured = result.measured
     lines = []

@@ -19,19 +19,19 @@ from .systems import Report, System, TestSet
 # Use a fixed seed, so that the random changes are the same for all systems and in all runs of the command.
 SEED = 1
 CLEAN = "clean"
-# The perturbation that inserts placeholders, a key of `PERTURBATIONS`.
+# A key of `PERTURBATIONS`.
 _PLACEHOLDERS = "placeholders"
 
 
 class PerturbedScores(Record):
-    """The scores of a system on a changed copy of the test set, or on the unchanged test set.
+    """The scores of a system on the test set or on a changed copy.
 
     Attributes:
         bleu: The BLEU of the translations, from 0 to 100.
         chrf: The chrF of the translations, from 0 to 100.
         changed_sentences: The number of sources that the perturbation has changed.
-        placeholders_kept: The percentage of translations that contain all placeholders of their sources,
-            counted over the changed sources. Only the perturbation "placeholders" has this score.
+        placeholders_kept: The percentage of changed sources whose placeholders are all in the translation;
+            only for the perturbation "placeholders".
     """
 
     bleu: float
@@ -41,12 +41,7 @@ class PerturbedScores(Record):
 
 
 class SystemRobustness(Record):
-    """The scores of a system on the copies of the test set.
-
-    Attributes:
-        system: The name of the system.
-        scores: Maps "clean" and the name of each perturbation to the scores.
-    """
+    """The scores of a system on the test set ("clean") and on the copy of each perturbation."""
 
     system: str
     scores: dict[str, PerturbedScores]
@@ -56,11 +51,9 @@ class Robustness(Record):
     """The scores of systems on a test set and on its changed copies.
 
     Attributes:
-        sentences: The number of sentences of the test set.
         seed: The seed of the random changes.
         bleu_signature: The settings of BLEU, as a signature of sacreBLEU.
         chrf_signature: The settings of chrF, as a signature of sacreBLEU.
-        systems: The scores of each system.
         recipe_note: A sentence about scoring options that come from recipes; None without such options.
     """
 
@@ -78,16 +71,13 @@ def score_robustness(
     scoring: Mapping[str, Any],
     recipe_note: str | None = None,
 ) -> Report:
-    """Score systems on a test set and on its changed copies. `scoring` contains options of
-    `score_translations`. `recipe_note` is a sentence about options that come from recipes.
-    """
+    """Score systems on a test set and its changed copies. `scoring` are options of `score_translations`."""
     test_sets = perturbed_test_sets(*test_set)
     rows = [
         SystemRobustness(system=system.name, scores=_scores_of(system, test_sets, scoring))
         for system in systems
     ]
-    # Score the references against themselves to get the signatures of sacreBLEU, because the signatures
-    # depend only on the scoring options and are the same for all systems.
+    # The signatures of sacreBLEU depend only on the scoring options.
     any_scores: dict[str, Any] = score_translations(test_set.references, test_set.references, **scoring)
     robustness = Robustness(
         sentences=len(test_set.sources),
@@ -102,9 +92,7 @@ def score_robustness(
 
 
 def perturbed_test_sets(sources: Sequence[str], references: Sequence[str]) -> dict[str, TestSet]:
-    """Return a dict with the unchanged test set, under the key "clean", and one changed copy for each
-    perturbation.
-    """
+    """Return the unchanged test set ("clean") and one changed copy for each perturbation."""
     pairs = [
         (source.strip(), reference.strip()) for source, reference in zip(sources, references, strict=True)
     ]
@@ -119,16 +107,13 @@ def _test_set(pairs: list[tuple[str, str]]) -> TestSet:
 
 
 def _perturbed(perturb: Perturbation, pair: tuple[str, str], row: int) -> tuple[str, str]:
-    # Do not perturb a sentence pair with an empty source or an empty reference.
     return perturb(*pair, Random(f"{SEED} {row}")) if all(pair) else pair
 
 
 def _scores_of(
     system: System, test_sets: Mapping[str, TestSet], scoring: Mapping[str, Any]
 ) -> dict[str, PerturbedScores]:
-    """Translate the test set and its changed copies with one system, and return the scores for each
-    perturbation.
-    """
+    """Return the scores of one system for the test set and each of its changed copies."""
     translator = system.load()
     results = {}
     clean = test_sets[CLEAN]
@@ -156,9 +141,7 @@ def _share_of_kept_placeholders(test_set: TestSet, clean: TestSet, translations:
 
 
 def robustness_as_text(robustness: Robustness) -> str:
-    """Format the scores as a table with one line for each perturbation. The columns are BLEU and chrF of each
-    system.
-    """
+    """Format the BLEU and chrF of each system as a table with one line for each perturbation."""
     systems = robustness.systems
     width = max(map(len, PERTURBATIONS))
     names = [row.system for row in systems]

@@ -38,9 +38,7 @@ from .search_errors_vaswani import NotFiniteError
 
 @dataclass(slots=True)
 class Segment:
-    """A text that one row of a `generate` call translates: a sentence, or a part of a sentence that is too
-    long for the model.
-    """
+    """A text that one row of a `generate` call translates: a sentence, or a part of a long sentence."""
 
     text: str
     # The token ids [S] of the source. The last token is `</s>`.
@@ -61,9 +59,7 @@ class Segment:
 
 
 class Layout(NamedTuple):
-    """The N segments of a text, and the N + 1 separators before, between and after the translations of the
-    segments. `join_sentences` of text_rules_vaswani joins the translations and the separators.
-    """
+    """The N segments of a text, and the N + 1 separators before, between and after their translations."""
 
     segments: list[Segment]
     separators: list[str]
@@ -88,8 +84,7 @@ class Hypothesis:
     # phrase). The translator sets `text` and `unmet_phrases`.
     text: str = ""
     unmet_phrases: list[str] | None = None
-    # The score of the hypothesis in the search. Only the CTranslate2 backend fills the field `score`; the
-    # field is 0.0 in hypotheses of other backends.
+    # The score of the hypothesis in the search. Only the CTranslate2 backend sets `score`.
     score: float = 0.0
     # The cross-attention [T][S]. The method `search` of a backend fills the field `attention` only if the
     # method `score` cannot compute cross-attention.
@@ -97,9 +92,7 @@ class Hypothesis:
 
 
 class Backend(Protocol):
-    """The interface with which the translator runs a model. The implementations are `PyTorchBackend` in this
-    file, and `CTranslate2Backend` in the folder `translation`.
-    """
+    """The interface with which the translator runs a model."""
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -108,10 +101,8 @@ class Backend(Protocol):
 
     @property
     def max_positions(self) -> float | None:
-        """The maximum number of source tokens of a segment; infinite if the model has no limit.
-
-        If `max_positions` is None, as for models of other libraries, the translator does not divide long
-        texts.
+        """The maximum number of source tokens of a segment; infinite if the model has no limit. If
+        `max_positions` is None, as for models of other libraries, the translator does not divide long texts.
         """
         ...
 
@@ -127,34 +118,29 @@ class Backend(Protocol):
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
         """Search for translations of B segments that have similar lengths. Return the hypotheses of each
-        segment, best first.
+        segment, best first. Raise a `SentenceError` with the text if a text cannot be translated.
 
-        `settings` are arguments of `generate`. If `with_attention` is True and the method `score` of the
-        backend cannot compute attention, `search` stores the cross-attention in each hypothesis. If a text
-        cannot be translated, `search` raises a `SentenceError` that contains the text.
+        `settings` are arguments of `generate`. If `with_attention` is True and `score` of the backend cannot
+        compute attention, `search` stores the cross-attention in each hypothesis.
         """
         ...
 
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """Compute the token log-probabilities and the attention of given translations: one hypothesis for
-        each of the B segments. The attention is None if the backend cannot compute attention.
+        """Return the token log-probabilities and the attention of one given hypothesis for each of the B
+        segments. Raise a `NotFiniteError` with the source text if logits are not finite.
 
         The log-probabilities (in nats) leave out forced tokens. The attention [N, T, S] float32 is the
-        cross-attention of the last `num_layers` layers, averaged over heads. If logits are not finite,
-        `score` raises a `NotFiniteError` that contains the source text of the segment.
+        cross-attention of the last `num_layers` layers, averaged over heads; None if the backend cannot
+        compute it.
         """
         ...
 
 
 class PyTorchBackend:
-    """Translates with a PyTorch model, or with an ensemble of models. An ensemble averages the token
-    probabilities of its models.
-
-    Args:
-        model (PreTrainedModel): An encoder-decoder model that has `generate`.
-        ensemble (sequence): Other models with the same vocabulary.
+    """Translates with a PyTorch model that has `generate`, or with an ensemble of models with the same
+    vocabulary. An ensemble averages the token probabilities of its models.
     """
 
     def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
@@ -174,9 +160,7 @@ class PyTorchBackend:
 
     @property
     def max_positions(self) -> float | None:
-        """See `Backend.max_positions`. Only a table of learned positions limits the number of source
-        tokens.
-        """
+        """See `Backend.max_positions`. Only a table of learned positions limits the number of tokens."""
         if not self._is_vaswani:
             return None
         config = self.model.config
@@ -194,9 +178,7 @@ class PyTorchBackend:
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each segment, see `Backend.search`. `PyTorchBackend` ignores
-        `with_attention`.
-        """
+        """See `Backend.search`. `PyTorchBackend` ignores `with_attention`."""
         prefix_lengths = {len(segment.prefix) for segment in segments}
         if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
             return self._search_by_prefix_length(segments, settings)
@@ -204,8 +186,7 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Add a check that all logits are finite, because models of other libraries do not check their
-            # logits.
+            # Models of other libraries do not check that their logits are finite.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
@@ -218,9 +199,7 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """Return True if the length limit of the search counts the padding to the left of shorter target
-        prefixes.
-        """
+        """Return True if the length limit of the search counts the padding before shorter target prefixes."""
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
@@ -229,9 +208,7 @@ class PyTorchBackend:
     def _search_by_prefix_length(
         self, segments: list[Segment], settings: dict[str, Any]
     ) -> list[list[Hypothesis]]:
-        """Group the segments by the lengths of their target prefixes, and search for the translations of each
-        group in a separate batch.
-        """
+        """Search for the translations in separate batches of segments with equally long target prefixes."""
         rows_of: dict[int, list[int]] = {}
         for row, segment in enumerate(segments):
             rows_of.setdefault(len(segment.prefix), []).append(row)
@@ -256,11 +233,9 @@ class PyTorchBackend:
                     "whose search does not support phrases."
                 )
             arguments["must_contain"] = [segment.phrases for segment in segments]
-            # Turn off the search's warning about missing phrases, because the translator logs a warning with
-            # the line number.
+            # The translator logs a warning with the line number instead.
             arguments["warn_of_unmet_phrases"] = False
-        # Reset generation settings that have no effect in this search, because `generate` logs a warning
-        # about each such setting.
+        # Reset settings that have no effect, because `generate` logs a warning about each such setting.
         idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
         if settings.get("num_beams") == 1:
             idle |= {"length_penalty": 1.0, "early_stopping": False}
@@ -279,9 +254,7 @@ class PyTorchBackend:
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
-        """Return `decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left. If
-        `decoder_input_ids` contains padding, also return `decoder_attention_mask`.
-        """
+        """Return left-padded `decoder_input_ids` [B, 1 + longest prompt] int64, and a mask if padded."""
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
         ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, side="left")
@@ -314,8 +287,7 @@ class PyTorchBackend:
             for row in rows[number * num_rows : (number + 1) * num_rows]:
                 token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
                 of_segment.append(Hypothesis(token_ids, len(prompt)))
-            # Ignore rows that contain only the prompt, because the search found no translation for such a
-            # row.
+            # Ignore rows that contain only the prompt: the search found no translation for such a row.
             existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
             found.append(existing or of_segment[:1])
         return found
@@ -327,9 +299,7 @@ class PyTorchBackend:
         prompt_length: int,
         arguments: dict[str, Any],
     ) -> None:
-        """Record which tokens of the hypotheses the search was forced to choose: the language token, and
-        `</s>` at the length limit.
-        """
+        """Record in the hypotheses a forced language token, and a forced `</s>` at the length limit."""
         language = setting_of("forced_bos_token_id", arguments, self.generation_config)
         end = setting_of("forced_eos_token_id", arguments, self.generation_config)
         if language is None and end is None:
@@ -356,7 +326,7 @@ class PyTorchBackend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """Compute the token log-probabilities and the attention of each hypothesis, see `Backend.score`."""
+        """See `Backend.score`."""
         labels, _ = _pad_rows([hypothesis.token_ids for hypothesis in hypotheses], 0)
         labels = labels.to(self.model.device)  # [B, T]
         start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
@@ -384,12 +354,12 @@ def token_log_probs(
     labels: torch.Tensor,
     num_layers: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the log-probabilities [B, T] float32 (nats) of the tokens `labels` [B, T] of given translations.
+    """Return the log-probabilities [B, T] float32 (nats) of the tokens `labels` [B, T], and the
+    cross-attention [B, N, T, S] float32 of the last `num_layers` N layers, averaged over heads and models, or
+    None if N is 0.
 
     The function averages the probabilities of the models. The models must be in eval mode. A log-probability
-    is NaN if a logit of its position is NaN or +inf, or if all logits of its position are -inf. If
-    `num_layers` N is not 0, the second result is the cross-attention [B, N, T, S] float32 of the last N
-    layers, averaged over heads and models. Only Vaswani models can return cross-attention.
+    is NaN if a logit of its position is NaN or +inf, or if all logits of its position are -inf.
     """
     log_probs, attentions = [], []
     for model in models:
@@ -420,7 +390,7 @@ def token_log_probs(
 
 
 def _prompts_of(segments: list[Segment]) -> list[list[int]]:
-    """Return the forced first tokens of each segment's translation: the language token and the target prefix."""
+    """Return the forced first tokens of each translation: the language token and the target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     # Add the language token, because `generate` does not force the language token if the call has a target
@@ -429,17 +399,13 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
 
 
 def language_token(segment: Segment) -> list[int]:
-    """Return a list with the id of the language token with which the translation of the segment must begin.
-    Return an empty list if the search does not force a language token at the beginning of the translation.
-    """
+    """Return the id of the language token that the search forces as the first token, or an empty list."""
     language = segment.generate.get("forced_bos_token_id")
     return [] if language is None else [language]
 
 
 def _pad_rows(rows: list[list[int]], fill: int, side: str = "right") -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad rows of token ids on the side "right" or "left" to a tensor [B, longest row] int64. Also return the
-    mask, which is 0 for padding.
-    """
+    """Pad rows of token ids to a tensor [B, longest row] int64. Also return the mask, 0 for padding."""
     ids = [torch.tensor(row, dtype=torch.int64) for row in rows]
     mask = [torch.ones_like(row) for row in ids]
     return (
@@ -449,9 +415,7 @@ def _pad_rows(rows: list[list[int]], fill: int, side: str = "right") -> tuple[to
 
 
 def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
-    """Return the tokens up to and including the first `</s>`. If there is no `</s>`, return all tokens except
-    final padding.
-    """
+    """Return the tokens up to and including the first `</s>`, or all tokens except final padding."""
     ends = [token_ids.index(end_id) for end_id in end_ids if end_id in token_ids]
     if ends:
         return token_ids[: min(ends) + 1]
@@ -462,8 +426,7 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 
 
 def _name_text(error: Any, segments: list[Segment]) -> None:
-    """Set two fields of a `SentenceError`: the text of the sentence, and the texts of the phrases that cause
-    the error.
+    """Set `text` and `phrase_texts` of a `SentenceError`.
 
     Test the attributes of the error instead of its class. transformers may load the file of the class twice,
     once for the model and once for the pipeline, so `isinstance` may return False.

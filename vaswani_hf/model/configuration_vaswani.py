@@ -93,18 +93,15 @@ def config_field(
     changes_outputs: bool = True,
     needs_encoder_decoder: bool = False,
 ) -> Any:
-    """Declare a field of `VaswaniConfig`. All code that depends on properties of fields reads the properties
-    from `CONFIG_FIELDS`.
+    """Declare a field of `VaswaniConfig`. `CONFIG_FIELDS` contains the properties of all fields.
 
     Args:
         default (Any): The default value.
         help (str): The meaning of the field, for the docstring of `VaswaniConfig` and for the manual.
         rule (Rule): The rule for the values of the field.
         unit (str): The unit of a count or a size.
-        is_recipe_key (bool): True if the field is a key of the section `model` of a recipe. False if the
-            tokenizer or another section of the recipe determines the value.
-        changes_outputs (bool): False if the field changes the training, but not the outputs of a trained
-            model.
+        is_recipe_key (bool): False if the tokenizer or another section of the recipe determines the value.
+        changes_outputs (bool): False if the field changes only the training, and not a trained model.
         needs_encoder_decoder (bool): True if the field has no meaning for a model with one stack.
     """
     properties = {
@@ -644,9 +641,7 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def _package_class(self) -> type:
-        """The config class that the package defines: `type(self)`, or the base class of `type(self)` if a
-        user has defined `type(self)`.
-        """
+        """The config class of the package: `type(self)`, or the base class of a user's config class."""
         name = self.auto_classes()["AutoConfig"].partition(".")[2]
         return next(kind for kind in type(self).__mro__ if kind.__name__ == name)
 
@@ -721,9 +716,7 @@ def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
 
 
 def _remedy(name: str, value: Any) -> str:
-    """Return the end of the error message about an invalid field value. If the field selects an attention
-    score or a position encoding, the error message explains how to register a new name.
-    """
+    """Return how to register a new attention score or position encoding, for the end of an error message."""
     if name not in REGISTRIES or not isinstance(value, str):
         return ""
     return (
@@ -761,9 +754,7 @@ TARGET_FOLDER = "target_tokenizer"
 
 
 def eos_token_ids(config: Any) -> list[int]:
-    """Return the ids of `</s>` as a list. The field `eos_token_id` of a config is one id, a list of ids or
-    None.
-    """
+    """Return the ids of `</s>` as a list. The field `eos_token_id` is one id, a list of ids or None."""
     eos = config.eos_token_id
     if eos is None:
         return []

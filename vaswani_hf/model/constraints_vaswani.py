@@ -49,7 +49,7 @@ class ConstraintAssigner:
             segment.forced_text = " ".join([segment.forced_text, *phrases])
 
     def add_terms(self, segment: Segment, options: TranslationOptions) -> None:
-        """Add target terms of the glossary to the required phrases of a segment. Ignore a glossary term that
+        """Add target terms of the glossary to the required phrases of a segment. Ignore a term that
         contradicts another search setting, or is too long for the translation.
         """
         assert options.terms is not None
@@ -70,7 +70,7 @@ class ConstraintAssigner:
                 segment.forced_text = f"{segment.forced_text} {phrase}"
 
     def _room_for_terms(self, segment: Segment, config: GenerationConfig) -> int:
-        """Return the number of tokens that the terms of the glossary may have in the translation of a segment."""
+        """Return the number of tokens that glossary terms may have in the translation of a segment."""
         prompt_length = 1 + len(segment.prefix)
         num_positions = self.backend.max_positions or math.inf
         longest = max_new_tokens_of(config, len(segment.token_ids), prompt_length, num_positions)
@@ -79,7 +79,7 @@ class ConstraintAssigner:
         return max(0, longest - num_others - 1)
 
     def _obstacle_to_term(self, token_ids: list[int], room: int, config: GenerationConfig) -> str | None:
-        """Return the reason why no translation can contain a term of the glossary, or None."""
+        """Return the reason why no translation can contain a glossary term, or None."""
         num_classes = len(self.target_tokenizer)
         has_tokens = bool(token_ids) and has_ordinary_tokens(token_ids, config, num_classes)
         if not has_tokens or self.target_tokenizer.unk_token_id in token_ids:
@@ -92,11 +92,9 @@ class ConstraintAssigner:
 
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
-    """Assign each required phrase to one segment of the source text. Return the assigned phrases of each
-    segment. The entries of `texts` are the texts of the segments. A phrase is assigned to the first segment
-    that contains the phrase. Required phrases are often names, and a name often has the same spelling in the
-    source and in the translation. If no segment contains the phrase, the phrase is assigned to the longest
-    segment.
+    """Assign each phrase to the first text that contains the phrase, because required phrases are often names
+    with the same spelling in both languages; else to the longest text. Return the assigned phrases of each
+    text.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))

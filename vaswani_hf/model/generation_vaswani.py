@@ -79,10 +79,9 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """Return the value of a setting for a `generate` call. An argument for the setting overrides the argument
-    `generation_config` of the call. The argument `generation_config` overrides the generation config of the
-    checkpoint. An argument may be None to override a setting, but a config field that is None overrides
-    nothing.
+    """Return the value of a setting for a `generate` call: the argument, else the field of the argument
+    `generation_config`, else the field of the checkpoint's generation config. An argument may be None to
+    override a setting, but a config field that is None overrides nothing.
     """
     if name in settings:
         return settings[name]
@@ -96,18 +95,14 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
 def config_with(
     names: Sequence[str], settings: Mapping[str, Any], generation_config: Any
 ) -> GenerationConfig:
-    """Return a generation config with the settings whose names are in `names`. `setting_of` determines the
-    value of each setting for a `generate` call.
-    """
+    """Return a generation config with the value that `setting_of` determines for each name."""
     return GenerationConfig(**{name: setting_of(name, settings, generation_config) for name in names})
 
 
 class VaswaniGeneration(GenerationMixin):
-    """Provides the method `generate` of all models of this package.
-
-    `VaswaniGeneration` extends `GenerationMixin` of transformers in three points: this package has its own
-    search, each sentence has its own length limit, and the source vocabulary and the target vocabulary may
-    differ.
+    """Provides the method `generate` of all models of this package. Compared with `GenerationMixin` of
+    transformers, this package has its own search, each sentence has its own length limit, and the source
+    vocabulary and the target vocabulary may differ.
     """
 
     config: Any
@@ -124,9 +119,8 @@ class VaswaniGeneration(GenerationMixin):
         """Validate the generation config, and then save the model as transformers does."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
-            # Set `_from_model_config` to False. If `_from_model_config` were True, transformers would treat
-            # the generation config as a copy of the model's config, and remove the settings that this package
-            # adds.
+            # If `_from_model_config` were True, transformers would treat the generation config as a copy of
+            # the model's config, and remove the settings that this package adds.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
@@ -188,9 +182,7 @@ class VaswaniGeneration(GenerationMixin):
         return super().generate(source, config, **arguments, **model_kwargs)
 
     def _strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
-        """Remove the arguments of the search from `kwargs`, and return the arguments as
-        `SearchStrategies`.
-        """
+        """Remove the arguments of the search from `kwargs`, and return them as `SearchStrategies`."""
         strategies = kwargs.pop("search", None) or SearchStrategies()
         if not isinstance(strategies, SearchStrategies):
             raise InvalidValueError(
@@ -220,9 +212,7 @@ class VaswaniGeneration(GenerationMixin):
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
         """Return True to run the search of this package, and False to run a decoding method of transformers.
-
-        Raise an error if one argument needs the search of this package, but another argument needs a decoding
-        method of transformers.
+        Raise an error if the arguments need both.
         """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
@@ -267,7 +257,6 @@ class VaswaniGeneration(GenerationMixin):
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         given = (kwargs, generation_config, self.generation_config)
         for settings in given:
-            # Validate the settings before transformers uses the settings.
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
@@ -304,9 +293,7 @@ class VaswaniGeneration(GenerationMixin):
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
-        """Infer missing masks from the positions of `<pad>`. Put the decoder's start token before prompts
-        that do not begin with the start token.
-        """
+        """Infer missing masks from the positions of `<pad>`. Add the start token to prompts without it."""
         if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
             # Infer the source mask before the search, because the decoder does not receive the source tokens.
             source_mask = self._infer_source_mask(source)
@@ -334,12 +321,9 @@ class VaswaniGeneration(GenerationMixin):
     def _limit_lengths(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> torch.Tensor | None:
-        """Set the length limit of the batch in the generation config `config`. The length limit of the batch
-        is the maximum of the length limits of its sentences.
-
-        Returns:
-            torch.Tensor: The maximum number of tokens of each translation, including the prompt, [B] int64;
-                None if the length limit of the batch applies to all sentences.
+        """Set the length limit of the batch in `config`: the maximum of the limits of its sentences. Return
+        the maximum number of tokens of each translation [B] int64, including the prompt; None if all
+        sentences have the limit of the batch.
         """
         prompt = model_kwargs.get("decoder_input_ids")
         prompt_length = 1 if prompt is None else prompt.shape[1]
@@ -387,8 +371,7 @@ class VaswaniGeneration(GenerationMixin):
         """Call `generate` of transformers with a `custom_generate` that runs the search of this package."""
         tokenizer = model_kwargs.pop("tokenizer", None)
         if tokenizer is not None and config.stop_strings:
-            # Create the stopping criterion for stop strings, because transformers does not pass the tokenizer
-            # to `custom_generate`.
+            # transformers does not pass the tokenizer to `custom_generate`.
             stop = StopStringCriteria(tokenizer, config.stop_strings)
             arguments["stopping_criteria"] = StoppingCriteriaList(
                 [*(arguments["stopping_criteria"] or ()), stop]
@@ -396,8 +379,7 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         has_own_cache = model_kwargs.get(CACHE_NAME) is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # Create the cache with `decoding_cache`, which is faster than the function of transformers for
-            # the same cache.
+            # `decoding_cache` is faster than the function of transformers for the same cache.
             model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
@@ -447,8 +429,7 @@ class VaswaniGeneration(GenerationMixin):
                 input_ids=input_ids,
                 **model_kwargs,
             )
-        # Repeat the prompt for each beam, but not the encoder's output, because the beams of a sentence share
-        # the encoder's output.
+        # Repeat the prompt for each beam. The beams of a sentence share the output of the encoder.
         source_mask = model_kwargs.pop("attention_mask", None)
         input_ids, model_kwargs = super()._expand_inputs_for_generation(
             expand_size=expand_size, is_encoder_decoder=False, input_ids=input_ids, **model_kwargs
@@ -490,9 +471,9 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Takes the place of the model in a call of transformers' method `compute_transition_scores`.
-    `compute_transition_scores` reads only `config.get_text_config().vocab_size` of the model, but needs the
-    size of the target vocabulary. The `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
+    """Replaces the model in `compute_transition_scores` of transformers, which reads only
+    `config.get_text_config().vocab_size`. The method needs the size of the target vocabulary, but
+    `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -500,25 +481,18 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """Return `self`, because `self` has the attribute `vocab_size`, and the caller reads no other
-        attribute.
-        """
+        """Return `self`, because the caller reads only the attribute `vocab_size`."""
         return self
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The output [B, S, D] of the encoder with one row for all beams of a sentence.
-    `_expand_inputs_for_generation` does not repeat the rows of a `SharedEncoderOutput` for each beam.
-    """
+    """The encoder output [B, S, D], with one row for all beams of a sentence."""
 
 
 @dataclass
 class SearchMethod:
-    """Runs the search of this package. `generate` of transformers receives a `SearchMethod` object as
-    `custom_generate`, and calls the object instead of its own search.
-
-    Before transformers calls the object, transformers repeats the prompts for all beams, and creates the
-    logits processors and the stopping criteria.
+    """Runs the search of this package as the `custom_generate` function of transformers. Before the call,
+    transformers repeats the prompts for all beams, and creates the logits processors and stopping criteria.
     """
 
     source: torch.Tensor | None

@@ -46,11 +46,10 @@ _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
 
 class VaswaniStackConfig(VaswaniConfig):
-    """Base class of the configs of models with one stack. A model with one stack has one vocabulary and no
-    cross-attention.
+    """Base class of the configs of models with one stack, one vocabulary and no cross-attention.
 
-    The config has all fields of [`VaswaniConfig`]. Each field of the encoder has the same value as the
-    corresponding field of the decoder, such as `encoder_layers` and `decoder_layers`.
+    The config has all fields of [`VaswaniConfig`]. Fields of the missing stack, such as `encoder_layers`,
+    have the values of the corresponding fields of the stack, such as `decoder_layers`.
     """
 
     model_type = "vaswani_stack"
@@ -86,27 +85,21 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check that the fields of the config do not contradict each other. An error message names only
-        fields of the stack that the model has.
-        """
+        """Check the fields. Error messages name only fields of the stack that the model has."""
         try:
             super().validate_architecture()
         except ValueError as error:
             raise InvalidValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON. Leave out fields that a model with one stack does not use,
-        such as `encoder_layers` for a decoder.
-        """
+        """Return the fields as a dict for JSON, without fields that a model with one stack does not use."""
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= ENCODER_DECODER_FIELDS
         return {name: value for name, value in super().to_dict().items() if name not in others}
 
     @classmethod
     def of(cls, config: VaswaniConfig) -> "VaswaniStackConfig":
-        """Convert a config to a config of this class. `config` belongs to an encoder-decoder model or to a
-        model with one stack.
-        """
+        """Convert the config of an encoder-decoder model, or of a model with one stack, to this class."""
         unused = {*ENCODER_DECODER_FIELDS, "model_type", "transformers_version", "architectures", "dtype"}
         fields = {}
         for name in VaswaniConfig().to_dict():
@@ -189,9 +182,7 @@ class VaswaniEncoderModel(VaswaniEncoder):
 
 
 class _LanguageModel(VaswaniHeadModel):
-    """Base class of language models: one stack and an output projection. By default the output projection is
-    tied to the embedding (Section 3.4).
-    """
+    """A stack and an output projection, which is by default tied to the embedding (Section 3.4)."""
 
     _stack_class: Any
 

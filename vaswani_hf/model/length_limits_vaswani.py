@@ -37,16 +37,17 @@ def max_new_tokens_of(
 ) -> int:
     """Return the maximum number of new tokens in the translation of a source with `source_length` tokens.
 
+    If a config sets `max_new_tokens` and `max_length`, `max_new_tokens` applies. In all other cases the
+    smallest limit applies.
+
     Args:
-        config: Contains the settings `max_new_tokens`, `max_length`, `max_length_a` and `max_length_b`. If
-            both `max_new_tokens` and `max_length` are set, `max_new_tokens` applies. The smallest limit
-            applies in all other cases.
+        config: Contains the settings in `LENGTH_SETTINGS`.
         source_length: The number of source tokens, including `</s>`.
         prompt_length: The number of tokens in the decoder's prompt: the start token and the target prefix.
             `max_length` counts the prompt.
         num_positions: The number of tokens that the decoder can read; infinite without a table of learned
             positions.
-        default: The limit if the config limits neither the number of new tokens nor the length.
+        default: The limit if the config sets none of `LENGTH_SETTINGS`.
     """
     # Permit one token more than the number of free positions, because the model never reads the last new
     # token.
@@ -66,9 +67,7 @@ def max_new_tokens_of(
 
 
 def depends_on_source(config: Any) -> bool:
-    """Return True if the length limit of a translation depends on the number of source tokens. `config` is the
-    config of an encoder-decoder model with the default `PAPER_LIMIT`.
-    """
+    """Return True if the length limit (by default `PAPER_LIMIT`) depends on the number of source tokens."""
     return _sets_any_of(("max_length_a", "max_length_b"), config) or not _sets_any_of(LENGTH_SETTINGS, config)
 
 
@@ -77,8 +76,8 @@ def _sets_any_of(names: Iterable[str], config: Any) -> bool:
 
 
 def set_max_new_tokens(config: Any, max_new_tokens: int, prompt_length: int) -> None:
-    """Set the length limit in a config to `max_new_tokens` new tokens. If only `max_length` is set, change
-    `max_length`, because transformers warns about a config that sets both `max_length` and `max_new_tokens`.
+    """Set the limit of new tokens in a config. If only `max_length` is set, change `max_length`, because
+    transformers warns about a config that sets both `max_length` and `max_new_tokens`.
     """
     if config.max_new_tokens is None and config.max_length is not None:
         config.max_length = prompt_length + max_new_tokens

@@ -24,18 +24,11 @@ LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
 @dataclass(frozen=True)
 class Request:
-    """A text to translate, with the target prefix and the required phrases of its translation.
+    """A text to translate, with the target prefix and the required phrases of its translation. `is_copied` is
+    True if the translation is a copy of the text, for example because the text is not in the source language.
 
-    Attributes:
-        text (str): The source text.
-        target_prefix (str): The text with which the translation must begin.
-        must_contain (sequence): The phrases that the translation must contain.
-        is_copied (bool): True if the translation is a copy of the text, for example because the text is not
-            in the source language.
-
-    Raises:
-        TypeError: If the text, the prefix or a phrase is not a str.
-        ValueError: If the text, the prefix or a phrase cannot be encoded as UTF-8, or a phrase is blank.
+    The constructor raises a TypeError or a ValueError for texts that are not valid Unicode strings, and a
+    ValueError for a blank phrase.
     """
 
     text: str
@@ -66,9 +59,7 @@ class InvalidInput:
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """Return the result of `read(*args)`. If `read` raises one of `LINE_ERRORS`, return an `InvalidInput`
-    with the error.
-    """
+    """Return `read(*args)`, or an `InvalidInput` with the error if `read` raises one of `LINE_ERRORS`."""
     try:
         return read(*args)
     except LINE_ERRORS as error:
@@ -92,9 +83,7 @@ def make_requests(
     target_prefixes: Iterable[str | None] | None,
     must_contain: Iterable[Sequence[str] | None] | None,
 ) -> Iterator[Request | InvalidInput]:
-    """Yield a `Request` or an `InvalidInput` for each line. If the numbers of lines, target prefixes and
-    phrase lists differ, raise an error.
-    """
+    """Yield a `Request` or an `InvalidInput` for each line. All iterables must have the same length."""
     missing = object()
     prefixes = repeat(None) if target_prefixes is None else iter(target_prefixes)
     phrases = repeat(None) if must_contain is None else iter(must_contain)
@@ -119,9 +108,7 @@ def make_requests(
 
 
 def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """Create the `Request` for the source text `line`. Error messages contain the line number `number` of the
-    text.
-    """
+    """Create the `Request` of a line. Error messages contain the line number `number`."""
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(
@@ -135,9 +122,7 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of a source text and a target text. If the numbers of sources and targets differ, raise an
-    error.
-    """
+    """Yield pairs of a source and a target. Both iterables must have the same length."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:

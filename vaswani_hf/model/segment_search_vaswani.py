@@ -27,9 +27,7 @@ class SegmentSearch:
         self.backend = backend
 
     def translate(self, segments: list[Segment], options: TranslationOptions) -> list[list[Translation]]:
-        """Run steps 4 to 6 of a translation: search, search again for loops, and compute scores. Return the
-        translations of each segment, best first. The segments may belong to different texts.
-        """
+        """Run steps 4 to 6. Return the translations of each segment, best first."""
         hypotheses = self._search(segments, options)
         if options.repetition_guard and "streamer" not in options.generate:
             self._search_loops_again(segments, hypotheses, options)
@@ -38,7 +36,7 @@ class SegmentSearch:
         return [_without_scores(of_segment) for of_segment in hypotheses]
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
-        """Step 4 of a translation: run the search. Return the hypotheses of each segment, best first."""
+        """Step 4: run the search. Return the hypotheses of each segment, best first."""
         hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
         token_ids = [segment.token_ids for segment in segments]
         for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
@@ -59,9 +57,8 @@ class SegmentSearch:
     def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Step 5 of a translation: if the best translation of a segment is a loop, run the search for the
-        segment again, and forbid repeated n-grams. Use the new translation only if the new translation does
-        not repeat itself and contains all required phrases.
+        """Step 5: search again for each segment whose best translation is a loop, and forbid repeated
+        n-grams. Use the new translation only if it is no loop and contains all required phrases.
         """
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
@@ -79,7 +76,7 @@ class SegmentSearch:
     def score(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Step 6 of a translation: compute the scores and the word alignments of all hypotheses."""
+        """Step 6: compute the scores and the word alignments of all hypotheses."""
         config = scoring_config(self.backend.generation_config, options.generate)
         num_layers = num_layers_for(config, options.return_alignments)
         pairs: list[tuple[Segment, Hypothesis]] = []
@@ -105,9 +102,8 @@ class SegmentSearch:
 def batches_by_length(
     pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Divide token sequences into batches of similar lengths. Yield the indices of the sequences in each
-    batch, longest sequences first. A batch has at most `tokens_per_batch` tokens, including padding. A
-    sequence with more than `tokens_per_batch` tokens forms a batch of its own.
+    """Yield the indices of the sequences in each batch, longest sequences first. A batch has at most
+    `tokens_per_batch` tokens, including padding. A longer sequence forms a batch of its own.
     """
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
@@ -122,8 +118,8 @@ def _without_scores(hypotheses: list[Hypothesis]) -> list[Translation]:
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """Return the required phrases that a hypothesis lacks, or None if the hypothesis contains all phrases. A
-    phrase may be a part of a longer word, because the translation may inflect the phrase.
+    """Return the required phrases that a hypothesis lacks, or None. A phrase may be a part of a longer word,
+    because the translation may inflect the phrase.
     """
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):

@@ -20,8 +20,7 @@ class SegmentTokenizer:
     Attributes:
         tags (dict): Maps each tag of a target language, such as ">>en<<", to its token id.
         languages (dict): Maps each language of a multilingual tokenizer to the id of its language token.
-        first_ids (set): The ids of all language tags and language tokens. The first token of a segment can be
-            a language tag or a language token.
+        first_ids (set): The ids of all language tags and language tokens.
     """
 
     def __init__(self, tokenizer: Any, prefix: str):
@@ -42,9 +41,7 @@ class SegmentTokenizer:
         return len(text) - len(text.lstrip().removeprefix(tag).lstrip()) if tag else 0
 
     def with_tag(self, text: str, language: str | None) -> str:
-        """Put the tag of a target language before the text. Return the text unchanged if the language is
-        None, if the tokenizer has no tags, or if the text already begins with a tag.
-        """
+        """Put the tag of a target language before a text without a tag, if the tokenizer has tags."""
         if language is None or not self.tags or not text.strip() or self.tag_of(text.lstrip()):
             return text
         tag = f">>{language}<<"
@@ -78,9 +75,7 @@ class SegmentTokenizer:
         return segments
 
     def _token_ids(self, texts: list[str], options: TranslationOptions) -> Any:
-        """Tokenize texts, and return the output of the tokenizer. Values of the output that are not lists are
-        additional arguments for `generate`.
-        """
+        """Return the output of the tokenizer. Its values that are not lists are arguments for `generate`."""
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
         tokenize = self.tokenizer
         if hasattr(self.tokenizer, "_build_translation_inputs"):
@@ -102,9 +97,7 @@ class SegmentTokenizer:
         return self.languages[language]
 
     def _words(self, text: str, encoding: Any) -> list[int]:
-        """Return the word index of each token, or -1 for a token outside of words, such as `</s>`. Word
-        indices count from the first word after the task prefix.
-        """
+        """Return the word index of each token, not counting the task prefix, or -1 outside of words."""
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
             starts.append(-1 if is_special else start)
@@ -112,11 +105,11 @@ class SegmentTokenizer:
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
     def shift_word_indices(self, segments: list[Segment], separators: list[str], text: str) -> None:
-        """Change the word indices in the sentences of a text, so that the indices count from the beginning of
-        the text. A language tag that the translator has added to a sentence gets the word index -1.
+        """Make the word indices of the sentences count from the beginning of the text. A language tag that
+        the translator has added to a sentence gets the word index -1.
 
-        White space separates the words of the text. Without white space between two sentences, the last word
-        of the first sentence and the first word of the second sentence are one word.
+        Without white space between two sentences, the last word of the first sentence and the first word of
+        the second sentence are one word.
         """
         starts = []
         position = self.start_of(text)

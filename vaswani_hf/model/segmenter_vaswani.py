@@ -38,9 +38,7 @@ class Segmenter:
 
     @property
     def max_length(self) -> int:
-        """The maximum number of tokens in a segment. The method `cut` divides segments with more than
-        `max_length` tokens.
-        """
+        """The maximum number of tokens in a segment."""
         if self.backend.max_positions is None:
             return _NO_LIMIT
         limits: list[Any] = [self.tokenizer.tokenizer.model_max_length, self.backend.max_positions]
@@ -49,7 +47,7 @@ class Segmenter:
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[Layout]:
-        """Run steps 1 to 3 of a translation: from texts to segments. Return a `Layout` for each request."""
+        """Run steps 1 to 3 of a translation. Return a `Layout` for each request."""
         texts: list[tuple[list[str], list[str]]] = []
         for request in requests:
             texts.append(([], [request.text]) if request.is_copied else self.split(request, options))
@@ -71,9 +69,7 @@ class Segmenter:
         separators: list[str],
         options: TranslationOptions,
     ) -> Layout:
-        """Cut the tokenized sentences of a request into pieces, and assign the target prefix and the required
-        phrases to the pieces. Return the pieces, and the separators before, between and after the pieces.
-        """
+        """Cut the sentences of a request into pieces, and assign the target prefix and the phrases."""
         if options.return_alignments:
             self.tokenizer.shift_word_indices(sentences, separators, request.text)
         pieces: list[Segment] = []
@@ -93,9 +89,9 @@ class Segmenter:
         return Layout(pieces, between)
 
     def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """Run step 1 of a translation: split a text into N parts that are translated separately. Return the
-        parts, and the N + 1 separators before, between and after the parts. A separator contains white space
-        and sentences that are copied.
+        """Split a text into N parts that are translated separately. Return the parts, and the N + 1
+        separators before, between and after the parts. A separator contains white space and sentences that
+        are copied.
         """
         stripped = request.text.strip()
         untagged = request.text[self.tokenizer.start_of(request.text) :]
@@ -113,8 +109,8 @@ class Segmenter:
         return [f"{tag} {sentence}" if tag else sentence for sentence in sentences], separators
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. Each piece of the segment begins with
-        the segment's language tag or language token, if there is one.
+        """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with the language
+        tag or language token of the segment, if there is one.
         """
         if len(segment.token_ids) <= max_length:
             return [segment]
@@ -154,8 +150,6 @@ class Segmenter:
         return pieces
 
     def source_segments(self, texts: Iterable[str], options: TranslationOptions) -> list[Segment]:
-        """Tokenize whole texts: a text is neither split into sentences nor truncated. If the tokenizer has
-        tags of target languages, each text gets the tag of the option `tgt_lang`.
-        """
+        """Tokenize whole texts, each with the tag of `tgt_lang`, without splitting or truncating."""
         tagged = [self.tokenizer.with_tag(text, options.tgt_lang) for text in texts]
         return self.tokenizer.tokenize(tagged, options, self.max_length)

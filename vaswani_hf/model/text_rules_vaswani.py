@@ -61,21 +61,20 @@ SENTENCE_STARTERS = frozenset(
     "warum il elle".split()
 )
 
-# German words that precede an ordinal number, such as "am 3. Mai". A German ordinal number has a full stop.
+# German words that precede an ordinal number. A German ordinal number has a full stop: "am 3. Mai".
 BEFORE_ORDINALS = frozenset(
     "am im vom zum zur beim der die das dem den des ab bis seit nach vor und oder jeder jede jedes "
     "jeden".split()
 )
 
-# German words that follow an ordinal number, such as "3. Mai". A German ordinal number has a full stop.
+# German words that follow an ordinal number, such as "3. Mai".
 AFTER_ORDINALS = frozenset(
     "januar jänner februar märz april mai juni juli august september oktober november dezember jahrhundert "
     "jahrhunderts jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag "
     "mal geburtstag".split()
 )
 
-# The look-behind forbids matches that begin inside a sequence of white space. Without the look-behind, the
-# time to find line breaks would grow with the square of the length of the white space.
+# Without the look-behind, the time would grow with the square of the length of the white space.
 LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
@@ -91,7 +90,7 @@ CANDIDATE = re.compile(
     rf"|[{WIDE_STOPS}]+[{WIDE_CLOSING}]*(?P<wide>\s*)"
 )
 
-# A number before a full stop. The number may be an ordinal number, such as "3." in German.
+# A number that may be an ordinal number, without the last full stop.
 ORDINAL = re.compile(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}")
 
 # An initial, several initials such as "U.S", or a Roman numeral, each without the last full stop.
@@ -104,8 +103,8 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
     """Return the N sentences of a text, and the N + 1 separators before, between and after the sentences. A
     line break ends a sentence.
 
-    Each separator is white space or an empty string. `separators[0] + sentences[0] + separators[1] + … +
-    separators[N]` equals the text. No sentence is empty or has white space at its ends.
+    Each separator is white space or an empty string. The joined sentences and separators equal the text. No
+    sentence is empty or has white space at its ends.
     """
     sentences: list[str] = []
     separators = [""]
@@ -125,16 +124,12 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
 
 
 def has_words(text: str) -> bool:
-    """Return True if a text contains a letter or a digit. Other texts, such as an emoji, are copied instead of
-    translated.
-    """
+    """Return True if a text contains a letter or a digit. Other texts are copied instead of translated."""
     return any(map(str.isalnum, text))
 
 
 def copy_symbols(sentences: list[str], separators: list[str]) -> tuple[list[str], list[str]]:
-    """Move each sentence without letters and digits into the separator before the sentence. `sentences` and
-    `separators` are the results of `split_sentences`.
-    """
+    """Move each sentence without letters and digits into the separator before the sentence."""
     kept = []
     around = separators[:1]
     for sentence, separator in zip(sentences, separators[1:], strict=True):
@@ -155,10 +150,8 @@ def join_sentences(sentences: list[str], separators: list[str]) -> str:
 
 
 def separator_after(number: int, sentence: str, separators: list[str]) -> str:
-    """Return the text between the translated sentence with the index `number` and the next sentence.
-
-    The text is the separator after the sentence. If no white space follows the sentence inside the text,
-    `separator_after` adds a space, unless the sentence ends with a Chinese or Japanese full stop.
+    """Return the separator after the translated sentence with the index `number`. If no white space follows
+    the sentence inside the text, add a space, unless the sentence ends with a Chinese or Japanese full stop.
     """
     separator = separators[number + 1]
     is_end = not separator and number + 2 == len(separators)
@@ -191,9 +184,7 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """Return True if a sentence ends at the match `candidate`. `before` is the sentence up to the match, and
-    `after` the rest of the line.
-    """
+    """Return True if a sentence ends at `candidate`. `before` is its text, `after` the rest of the line."""
     following = after.lstrip(OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
         return False
@@ -235,11 +226,7 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
 def target_word_indices(
     token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[int]]:
-    """Return the words of a translation, and for each of its T tokens the index of the token's word, or -1
-    for a special token.
-
-    White space separates words. A token may contain only a part of a character.
-    """
+    """Return the words of a translation, and the word index of each token, or -1 for a special token."""
     special = set(tokenizer.all_special_ids)
     text = _decode(token_ids, tokenizer)
     starts = []
@@ -249,10 +236,8 @@ def target_word_indices(
 
 
 def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[int]:
-    """Yield the index of the character with which each token begins. `text` is the text of all tokens.
-
-    The function decodes only a few tokens at a time, so that the time grows linearly with the number of
-    tokens. The last decoded tokens are decoded again as the context of the next tokens.
+    """Yield the index of the character of `text` with which each token begins. Decode only a few tokens at a
+    time, so that the time grows linearly with the number of tokens.
     """
     # The tokens before the index `num_decoded` have the text `text[:num_characters]`. The context are the
     # tokens from the index `context_start` to `num_decoded`.
@@ -284,15 +269,13 @@ _BYTE_OF_CHARACTER |= {chr(256 + number): byte for number, byte in enumerate(_OT
 
 def token_texts(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
     r"""Return the text of each token. For a byte-level tokenizer, the vocabulary entry "ĠlÃ¤uft" becomes "
-    läuft".
-
-    If a token contains only a part of a character, each byte of the part becomes an escape such as "\xc3".
+    läuft". If a token contains only a part of a character, each byte of the part becomes an escape such as
+    "\xc3".
     """
     entries: Any = tokenizer.convert_ids_to_tokens(list(token_ids))
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is None or decoder.decode(["Ã¤"]) != "ä":
-        # If the tokenizer is not byte-level, return the vocabulary entries unchanged, because the entries are
-        # plain text.
+        # The vocabulary entries of a tokenizer that is not byte-level are plain text.
         return entries
     added = tokenizer.added_tokens_decoder
     texts = []
@@ -312,14 +295,13 @@ def _decode(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str
 def align_words(
     attention: torch.Tensor, source_words: Sequence[int], target_words: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return the indices (source word, target word) of each pair of aligned words. Each target word is paired
-    with the source word that receives the most attention from the target word.
+    """Return the pairs (source word, target word) of aligned words. Each target word is paired with the
+    source word that receives the most attention from the target word.
 
     Row t of the attention weights [T, S] belongs to the decoder position that predicts target token t.
     `source_words` [S] and `target_words` [T] contain the word index of each token, or -1 for a token without
-    a word. The attention from a target token to a source word is the maximum over the tokens of the source
-    word. The attention from a target word is the sum over the tokens of the target word. Without source
-    words, `align_words` returns an empty list.
+    a word. The attention to a source word is the maximum over its tokens. The attention from a target word is
+    the sum over its tokens.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1
@@ -334,9 +316,7 @@ def align_words(
 
 
 def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """`words` contains the word index of each token, or -1 for a token without a word. Return two int64
-    tensors: the indices of the tokens that belong to a word, and the word indices of the same tokens.
-    """
+    """Return the indices of the tokens that belong to a word, and the word indices of these tokens."""
     tokens = [token for token, word in enumerate(words) if word >= 0]
     indices = [words[token] for token in tokens]
     return (
@@ -346,16 +326,12 @@ def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torc
 
 
 def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """Write a word alignment in Pharaoh format, such as "0-0 1-2". Each pair contains the index of a source
-    word and the index of a target word.
-    """
+    """Write pairs (source word, target word) in Pharaoh format, such as "0-0 1-2"."""
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 
 def shift_alignment(alignment: str, num_target: int) -> str:
-    """Add `num_target` to the target word indices of an alignment in Pharaoh format. If a text is translated
-    in parts, `num_target` is the number of target words before the part to which the alignment belongs.
-    """
+    """Add `num_target` to the target word indices of an alignment in Pharaoh format."""
     pairs = [pair.split("-") for pair in alignment.split()]
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
 
@@ -383,11 +359,11 @@ SHORT = 10
 
 def is_loop(translation: str, source: str) -> bool:
     """Return True if a translation repeats a word or phrase in direct succession, much more often than the
-    source does.
+    source.
 
-    A loop repeats a word at least four times or a phrase at least three times. Inside a word, a loop repeats
-    a part of the word at least four times, with at least twenty characters in total. A translation is a loop
-    only if its number of repeats is more than twice the largest number of repeats in the source.
+    A loop repeats a word at least four times, a phrase at least three times, or a part of a word at least
+    four times with at least twenty characters in total. The number of repeats must be more than twice the
+    largest number of repeats in the source.
     """
     words = [word.casefold().strip(PUNCTUATION) or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -399,15 +375,13 @@ def is_loop(translation: str, source: str) -> bool:
 
 
 def ngram_size_without_loops(source: str) -> int:
-    """Return the `no_repeat_ngram_size` for a second translation of `source`, after the first translation was
-    a loop.
+    """Return the `no_repeat_ngram_size` for a second translation of `source`, after a translation that is a
+    loop.
 
-    `no_repeat_ngram_size` is 3 for long texts, because a correct long sentence may contain the same two
-    tokens twice. `no_repeat_ngram_size` is 2 for short texts, because of a measurement with a small Multi30k
-    model. For 20 of 950 short inputs, the first translation was a loop, and the input was translated again.
-    With `no_repeat_ngram_size=3`, 19 of the 20 second translations still repeated a word or phrase three
-    times in a row. With `no_repeat_ngram_size=2`, only 2 of the 20 second translations still repeated a word
-    or phrase three times in a row.
+    The size is 3 for long texts, because a correct long sentence may contain the same two tokens twice. The
+    size is 2 for short texts. With a small Multi30k model, 20 of 950 short inputs were translated to loops.
+    Of the 20 second translations, 19 repeated a word or phrase three times in a row with the size 3, and 2
+    with the size 2.
     """
     return 2 if len(source.split()) <= SHORT else 3
 
@@ -417,9 +391,7 @@ def _least_repeats(num_words: int) -> int:
 
 
 def _most_repeats(source: str) -> int:
-    """Return how often the most repeated word, phrase or part of a word occurs in a row in the source. For
-    "ha ha ha", "ha, ha, ha" and "hahaha", return 3, because "ha" occurs three times.
-    """
+    """Return how often a word, phrase or part of a word occurs in a row: 3 for "ha, ha, ha" and "hahaha"."""
     characters = "".join(source.casefold().split())
     letters = "".join(character for character in characters if character.isalnum())
     repeats = [1]
@@ -431,9 +403,7 @@ def _most_repeats(source: str) -> int:
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each n, yield n and the largest number of equal n-grams (of words or of characters) in direct
-    succession.
-    """
+    """For each n, yield n and the largest number of equal n-grams of the symbols in direct succession."""
     for length in range(1, min(len(symbols) // 2, LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))
         yield length, 1 + max(map(len, is_same.split(b"\0"))) // length

@@ -47,14 +47,11 @@ ALIGNMENT_LAYERS = 2
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a translation, with its confidence.
+    """A word of a translation, with its confidence: the product of the probabilities of the word's tokens. A
+    forced token counts as probability 1.
 
-    Attributes:
-        word (str): The word.
-        confidence (float): The product of the probabilities of the word's tokens. A forced token counts as
-            probability 1. On Multi30k, three numbers were compared as predictors of whether the reference
-            translation contains the word: the product (AUC 0.787), the minimum (AUC 0.785) and the geometric
-            mean (AUC 0.782) of the token probabilities.
+    The product, the minimum and the geometric mean were compared on Multi30k as predictors of whether the
+    reference contains the word: their AUC is 0.787, 0.785 and 0.782.
     """
 
     word: str
@@ -109,9 +106,7 @@ class Translation:
     calibrated_confidence: float | None = None
 
     def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
-        """Return a dict with the requested scores and the word alignment. The pipeline merges the returned
-        dict into the result dict that contains the translated text.
-        """
+        """Return the requested scores and the word alignment, for the result dict of the pipeline."""
         record: dict[str, Any] = {}
         if with_scores:
             record["score"] = self.score
@@ -122,8 +117,8 @@ class Translation:
         return record
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON, without `token_ids` and without fields that are None. Floats
-        are rounded to six decimals, because float32 is not more precise.
+        """Return the fields as a dict for JSON, without `token_ids` and fields that are None. Floats are
+        rounded to six decimals, because float32 is not more precise.
         """
         return _rounded(asdict(self))
 
@@ -138,9 +133,7 @@ def _rounded(value: Any) -> Any:
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return a copy of the generation config. In the copy, `settings` override the config fields that change
-    the scores of translations, such as `length_penalty`.
-    """
+    """Return a copy of the generation config, in which `settings` override the fields that change scores."""
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
@@ -151,9 +144,7 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return how many decoder layers, counted from the last layer, must return attention weights for word
-    alignments or the coverage penalty.
-    """
+    """Return how many of the last decoder layers must return attention weights."""
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
 
@@ -168,9 +159,8 @@ def scored_translation(
     """Compute the scores of a hypothesis from the log-probabilities (nats) of the tokens that the search
     chose.
 
-    `attention` [N, T, S] is needed for the word alignment and the coverage penalty. `source_words` [S] is
-    needed for the word alignment, and contains the word index of each source token, or -1 for a token without
-    a word.
+    `attention` [N, T, S] is needed for the word alignment and the coverage penalty. `source_words` [S], the
+    word index of each source token or -1, is needed for the word alignment.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
     # Count a forced language token and a forced `</s>` in the length, as the search does. A forced token has
@@ -203,9 +193,7 @@ def scored_translation(
 def _with_confidence(
     words: Sequence[str], word_of_token: Sequence[int], log_probs: Sequence[float]
 ) -> list[Word]:
-    """Return the words with their confidence. `word_of_token` contains the word index of each token that the
-    search chose, or -1 for a token without a word. `log_probs` are the log-probabilities of these tokens.
-    """
+    """Return the words with their confidence. `word_of_token` contains -1 for tokens without a word."""
     of_words = [0.0] * len(words)
     for word, log_prob in zip(word_of_token, log_probs, strict=False):
         if word >= 0:
@@ -214,14 +202,12 @@ def _with_confidence(
 
 
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
-    """Join the translations of N parts of a text to one translation. The N + 1 separators stand before,
-    between and after the parts.
+    """Join the translations of N parts of a text. The N + 1 separators stand before, between and after the
+    parts.
 
-    The translation of the whole text has scores only if the translation of each part of the text has scores.
-    The score of the joined translation is the sum of the scores of its parts. In the word alignment of each
-    part of the text, source word indices must count from the beginning of the whole source text. The first
-    word in the translation of each part must have the target word index 0. The words of the separators, such
-    as emoji, have the confidence 1.
+    The result has scores only if each part has scores. The source word indices of the alignments must count
+    from the beginning of the whole text, the target word indices from the beginning of the part. The words of
+    the separators, such as emoji, have the confidence 1.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -251,9 +237,9 @@ def _concatenated(lists: Iterable[list[T] | None]) -> list[T]:
 
 
 def _joined_words(parts: Sequence[Translation], separators: list[str]) -> tuple[list[Word], list[int]]:
-    """Return the words of the joined text, and for each part the index of its first word. White space
-    separates words. Without white space between two parts, the confidence of the word at the joint is the
-    product of the confidences of both parts of the word.
+    """Return the words of the joined text, and for each part the index of its first word. Without white space
+    between two parts, the confidence of the word at the joint is the product of the confidences of its two
+    parts.
     """
     text = separators[0]
     starts = []
@@ -271,9 +257,7 @@ def _joined_words(parts: Sequence[Translation], separators: list[str]) -> tuple[
 
 
 def _joined_alignment(parts: Sequence[Translation], first_words: Sequence[int]) -> str | None:
-    """Return the alignment of a text that was translated in parts, or None if a part has no alignment.
-    `first_words` contains for each part the index of its first word in the joined text.
-    """
+    """Return the alignment of a text that was translated in parts, or None if a part has no alignment."""
     pairs: list[str] = []
     for part, first_word in zip(parts, first_words, strict=True):
         if part.alignment is None:

@@ -8,23 +8,17 @@ seven steps:
 2. Tokenize all sentences of the window in one call. Divide sentences that are too long for the model into
    pieces. Each sentence or piece becomes a `Segment`.
 3. Assign the target prefix and the required phrases of each text to its segments.
-4. Search: `PyTorchBackend.search` of backend_vaswani calls `model.generate` for each batch of segments with
-   similar lengths. Each translation of a segment is a `Hypothesis`.
+4. Search for translations of the segments, in batches of segments with similar lengths. Each translation of
+   a segment is a `Hypothesis`.
 5. Run a second search for each segment whose translation repeats a phrase in a loop, if `repetition_guard` is
    set. The second search forbids repeated n-grams.
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
 7. Join the translations of the segments of each text.
 
-`BaseTranslator` divides the work by subject. `Segmenter` of segmenter_vaswani runs steps 1 to 3; for step 3,
-`Segmenter` calls `ConstraintAssigner` of constraints_vaswani. `SegmentSearch` of segment_search_vaswani runs
-steps 4 to 6. `BaseTranslator` reads the windows, completes the options and joins the translations. The
-translator works for all encoder-decoder models that have `generate`.
-
-The file inputs_vaswani validates options, and requests_vaswani reads texts. The file backend_vaswani defines
-`Segment`, `Layout`, `Hypothesis` and `PyTorchBackend`. The file segment_tokenizer_vaswani tokenizes texts, and tokenizing_vaswani
-finds the token ids of phrases. The file text_rules_vaswani splits sentences, aligns words and detects loops.
-The file translations_vaswani computes scores and joins translations. The file line_results_vaswani handles
-invalid lines.
+`Segmenter` of segmenter_vaswani runs steps 1 to 3. `SegmentSearch` of segment_search_vaswani runs steps 4 to
+6, and calls the model through a `Backend` of backend_vaswani. `BaseTranslator` completes the options, runs
+step 7, and calls line_results_vaswani for invalid lines. inputs_vaswani validates options, and
+requests_vaswani reads texts.
 
 This file is saved with every checkpoint because the translation pipeline of the checkpoint uses the
 translator. The folder `translation` of the package contains `Translator.from_pretrained` and the CTranslate2
@@ -66,12 +60,11 @@ from .translations_vaswani import Translation, join_translations, with_alternati
 
 logger = logging.get_logger(__name__)
 
-# The default search settings of a translation. A call or a checkpoint can override `DEFAULT_SEARCH`. The
-# translation pipeline of transformers 4 has the same defaults. A Vaswani model does not use the default of
+# The defaults of the translation pipeline of transformers 4. A Vaswani model does not use the default of
 # `max_new_tokens`, because `generate` of the model limits the length of each sentence.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
-# The arguments that `BaseTranslator.score` accepts in addition to `SCORE_SETTINGS`.
+# The arguments of `BaseTranslator.score` in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = (
     *("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config"),
     *("src_lang", "tgt_lang"),
@@ -81,14 +74,13 @@ _SCORE_OPTIONS = (
 class BaseTranslator:
     """Translates texts with a model or an ensemble, and a tokenizer for each language.
 
-    `segmenter` runs steps 1 to 3 of a translation, and `segment_search` runs steps 4 to 6. If the outputs of a
-    model are not texts, a subclass overrides `make_backend`, `segmenter_class` and `segment_search_class`.
+    `segmenter` runs steps 1 to 3 of a translation, and `segment_search` runs steps 4 to 6. If the outputs of
+    a model are not texts, a subclass overrides `make_backend`, `segmenter_class` and `segment_search_class`.
 
     Args:
         model (PreTrainedModel or Backend): An encoder-decoder model, or a backend.
         source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
-        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language. `target_tokenizer`
-            may be the same object as `source_tokenizer`.
+        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language.
         ensemble (sequence): Other models with the same vocabulary. The search averages the token
             probabilities of all models.
         prefix (str): A text that the translator puts before each source text, such as the task prefix of T5.
@@ -190,11 +182,10 @@ class BaseTranslator:
     def translate_requests(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[Any]:
-        """Yield a str for each request. If the options ask for scores or several translations, yield a
-        `Translation`.
+        """Yield a str for each request, or a `Translation` if `options` ask for scores or alternatives.
 
-        `first_line` is the line number of the first entry of `requests`. Line numbers appear in warnings, and
-        determine the random seed of sampling.
+        `first_line` is the line number of the first request. Line numbers appear in warnings, and determine
+        the random seed of sampling.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -223,13 +214,8 @@ class BaseTranslator:
             first_line += len(window)
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
-        """Return a copy of the options with defaults for missing search settings. The methods `layouts`,
-        `translate_segments` and `join` require options that `complete` has returned.
-
-        Raises:
-            ValueError: If `num_return_sequences` is larger than the search permits, if `min_confidence` is
-                given but the checkpoint has no calibration.json, or if a glossary is given but the backend
-                does not support phrases or samples translations.
+        """Return the options with defaults for missing search settings, for `layouts`, `translate_segments`
+        and `join`. Raise a ValueError if the backend or the checkpoint does not support an option.
         """
         if options.terms is not None and not self.backend.supports_phrases:
             raise InvalidValueError(
@@ -252,28 +238,23 @@ class BaseTranslator:
         return replace(options, generate=settings)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Do nothing. The translator calls `prepare` before it translates the next `window` texts. A subclass
-        may override `prepare`, for example to choose a dtype.
-        """
+        """A subclass may override `prepare`, for example to choose a dtype before the next `window` texts."""
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Run all seven steps of a translation for pairs of a line number and a request. Return the
-        translations of each request, best first.
-        """
+        """Run all steps for pairs of a line number and a request. Return translations, best first."""
         requests = [request for _, request in lines]
-        # Run steps 1 to 3 of a translation: split the texts; tokenize and cut the sentences; assign target
-        # prefixes and phrases.
+        # Steps 1 to 3 of a translation.
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
         for layout in layouts:
             segments += layout.segments
         if options.warn_of_limit:
             _warn_of_limit(segments, options, self.backend.generation_config)
-        # Steps 4 to 6 of a translation: search, search again if a translation repeats itself, and score.
+        # Steps 4 to 6 of a translation.
         of_segments = iter(self.translate_segments(segments, options))
-        # Step 7 of a translation: join the translated segments of each text.
+        # Step 7 of a translation.
         results = []
         for (number, request), layout in zip(lines, layouts, strict=True):
             of_text = list(islice(of_segments, len(layout.segments)))
@@ -307,9 +288,8 @@ class BaseTranslator:
         separators: list[str],
         options: TranslationOptions,
     ) -> list[Translation]:
-        """Run step 7 of a translation: join the translated segments of a text. Return the translations of the
-        text, best first. `of_segments` contains the translations of the N segments. `separators` are the N +
-        1 separators that the method `layouts` has returned for the text.
+        """Run step 7: join the translations of the N segments of a text. Return the translations of the text,
+        best first. `separators` are the N + 1 separators of the `Layout` of the text.
         """
         if of_segments:
             translations = _joined(of_segments, separators)
@@ -318,8 +298,8 @@ class BaseTranslator:
         return self._calibrated(translations, options)
 
     def _calibrated(self, translations: list[Translation], options: TranslationOptions) -> list[Translation]:
-        """Add the calibrated confidence to the translations of a text. If the calibrated confidence of the
-        best translation is below `min_confidence`, return an empty translation with an error.
+        """Add the calibrated confidence to the translations of a text. If the confidence of the best
+        translation is below `min_confidence`, return an empty translation with an error.
         """
         if self.calibration is None or not options.is_scored:
             return translations
@@ -436,16 +416,14 @@ def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of `defaults` whose keys are not in `settings`. If `settings` contains `max_length`
-    or `max_new_tokens`, leave out the defaults of both `max_length` and `max_new_tokens`.
+    or `max_new_tokens`, leave out the defaults of both.
     """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
 
 
 def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """Join the best translations of all parts of a text to the best translation of the text, the second-best
-    translations to the second-best translation, and so on.
-    """
+    """Join the best translations of all parts of a text, then the second-best translations, and so on."""
     if len(parts) == 1 and not any(separators):
         return parts[0]
     number = min(len(part) for part in parts)

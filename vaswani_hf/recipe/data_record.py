@@ -8,9 +8,7 @@ from .licenses import data_license
 
 
 def data_record(data: DataSettings) -> DataRecord:
-    """Describe the data of a run for the model card and results.json. The description contains the names of
-    the files without their folders.
-    """
+    """Describe the data of a run. The description contains the names of files without their folders."""
     # Use `getattr`, because the recipe has either one language key or two language keys, depending on the
     # task.
     return DataRecord(

@@ -54,10 +54,7 @@ def full_name_of_option(key: str) -> FullName:
 
 
 def unknown_key_error(name: FullName, value: Any, known: Iterable[FullName]) -> InvalidValueError:
-    """Return the error about a key that is not in `known`, the keys that the recipe may have.
-
-    The error message names the sections that have a key with the same name, or else a similar key.
-    """
+    """Return the error about a key that is not in `known`. The message suggests a key of `known`."""
     key = _last_part(name)
     same = _with_last_part(key, known)
     hint = ""
@@ -71,12 +68,10 @@ def unknown_key_error(name: FullName, value: Any, known: Iterable[FullName]) -> 
 
 
 def _similar_in_section(name: FullName, known: Iterable[FullName]) -> str | None:
-    """Return the key of the same section that a user may mean by an unknown key."""
+    """Return a key of the same section with a similar name, or None."""
     key = _last_part(name)
     if key in SYNONYMS:
-        # If `SYNONYMS` contains the unknown key, such as `lr` from another toolkit, do not suggest a similar
-        # key of the same section. The spelling of the right key, such as `learning_rate`, can be very
-        # different from the unknown key.
+        # The right key of a synonym, such as `learning_rate` for `lr`, can have a very different spelling.
         return None
     section = _section(name)
     return _similar(key, [other for other in [*known, *SECTIONS, "extends"] if _section(other) == section])

@@ -17,20 +17,17 @@ _UNDECIDED = ("other", "unknown")
 
 
 def data_license(data: DataSettings) -> str | None:
-    """Return the licence of the training data: an identifier of the Hub, "research-only", or None for an
-    unknown licence.
-    """
+    """Return an identifier of the Hub, "research-only", or None for an unknown licence."""
     # The package generates the corpus that `data.corpus` names, so the corpus has the licence of the package.
     return data.license or ("apache-2.0" if data.corpus else None)
 
 
 def check_license(license: str | None, of_data: str | None, key: str = "publishing.license") -> None:
-    """Raise a ValueError if the licence of the model permits more than the licence of the training data.
+    """Raise a ValueError if the licence of the model permits more than the licence `of_data` of the training
+    data.
 
-    `license` is the licence of the model, and `of_data` the licence of the training data. `key` is the recipe
-    key or option of the model's licence, for the error message. Share-alike and no-derivatives conditions of
-    the training data are not checked, because the law does not say whether such conditions apply to a trained
-    model.
+    `key` is the recipe key or option of `license`, for the error message. Share-alike and no-derivatives
+    conditions are not checked, because the law does not say whether they apply to a trained model.
     """
     if license is None or of_data is None:
         return

@@ -69,12 +69,7 @@ def load_recipe(
 
 @dataclass
 class RecipeContent:
-    """The keys of a recipe with their values, before the values are validated.
-
-    Attributes:
-        top_level: The keys outside of sections, such as `seed`.
-        sections: Maps the name of each section in the recipe to the keys of the section.
-    """
+    """The keys of a recipe with their values, not yet validated. `top_level` has keys outside of sections."""
 
     top_level: dict[str, Any] = field(default_factory=dict)
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -95,9 +90,7 @@ class RecipeContent:
                 yield FullName(f"{section}.{key}"), value
 
     def for_task(self, task: str) -> dict[str, Any]:
-        """Return the content as an argument of `make_recipe`, without the keys of sections that only other
-        tasks have.
-        """
+        """Return the argument of `make_recipe`, without keys that only the sections of other tasks have."""
         known = key_types_by_task()[task]
         values = dict(self.top_level)
         for section, keys in self.sections.items():
@@ -123,9 +116,7 @@ def _read_with_bases(path: Path) -> RecipeContent:
 
 
 def _read_file(path: Path, extending: Path | None = None) -> RecipeContent:
-    """Return the content of one recipe file. The path of the Python file in `model.code` becomes absolute.
-    `extending` is the recipe file that extends `path`, or None.
-    """
+    """Return the content of one recipe file. `extending` is the recipe that extends it, or None."""
     content = RecipeContent()
     for key, value in read_mapping(path, extending).items():
         if key not in SECTIONS:
@@ -144,9 +135,7 @@ def _read_file(path: Path, extending: Path | None = None) -> RecipeContent:
 
 
 def _base_of(extends: Any, files: list[Path]) -> Path:
-    """Return the path of the recipe that the last file in `files` extends. `extends` is the value of the key
-    `extends`. Each other file in `files` extends the next file.
-    """
+    """Return the recipe that the last file in `files` extends. Each other file extends the next file."""
     path = files[-1]
     if not isinstance(extends, str):
         raise InvalidValueError(
@@ -163,9 +152,7 @@ def _base_of(extends: Any, files: list[Path]) -> Path:
 
 
 def _merged(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of `base`, overridden by the values of `content`. Nested mappings are merged key by
-    key.
-    """
+    """Return the values of `base`, overridden by `content`. Nested mappings are merged key by key."""
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
@@ -184,9 +171,7 @@ def _make_code_absolute(content: RecipeContent, folder: Path) -> None:
 
 
 def _run_code(content: RecipeContent) -> None:
-    """Execute the Python file of the key `model.code`. The file can register new values for other recipe
-    keys, such as a new attention function for `model.attention_score`.
-    """
+    """Execute the file of `model.code`, so that it can register new values for other keys."""
     code = content.sections.get("model", {}).get("code")
     if isinstance(code, str):
         run_user_code(code, "model.code")
@@ -201,9 +186,7 @@ def _refuse_unknown_keys(content: RecipeContent, task: str) -> None:
 
 
 def _refuse_keys_of_other_tasks(content: RecipeContent, task: str) -> None:
-    """Raise an `InvalidValueError` if a recipe has a key of another task, except if the value of the key is
-    null or empty.
-    """
+    """Raise an `InvalidValueError` for a key of another task, unless its value is null or empty."""
     by_task = key_types_by_task()
     for name, value in content.items():
         if name in by_task[task] or value in (None, "", []):
@@ -224,10 +207,7 @@ def load_record(path: Path) -> Recipe:
 
 
 def readable_record(path: Path | None) -> Recipe | None:
-    """Read the recipe.yaml that a run has written.
-
-    Return None if `path` is None, or if this version of the package cannot read the recipe.
-    """
+    """Read the recipe.yaml of a run. Return None if `path` is None or this version cannot read the file."""
     try:
         return load_recipe(path, needs_data=False, is_record=True) if path else None
     except ValueError:

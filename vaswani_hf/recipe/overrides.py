@@ -11,9 +11,7 @@ from .yaml_files import parse_yaml
 
 
 def parse_overrides(words: list[str]) -> dict[FullName, Any]:
-    """Convert words of the command line, such as `["--key", "value"]` or `["--key=value"]`, to the values of
-    recipe keys.
-    """
+    """Convert words such as `["--key", "value"]` or `["--key=value"]` to the values of recipe keys."""
     kinds = key_types_of_all_tasks()
     values = {}
     for key, text in _keys_and_texts(words):

@@ -1,10 +1,9 @@
 """Reads the recipe in the folder of a run, and converts a recipe to the form that is published with the
 model.
 
-The published form of a recipe names files without their folders, and does not name the repository to push to.
-The model card and the repository of a model contain the recipe in its published form. A resumed run compares
-its recipe with the saved recipe, after both recipes are converted to the published form. Therefore a run can
-be resumed on a machine on which the data files are in other folders.
+The published form names files without their folders, and does not name the repository to push to. A resumed
+run compares the published forms of its recipe and of the saved recipe, so that a run can be resumed on a
+machine on which the data files are in other folders.
 """
 
 import os
@@ -21,17 +20,14 @@ from .recipe import Recipe
 
 
 def is_folder_of_base(recorded: str) -> bool:
-    """Return True if `model.init_from` of a saved recipe names a folder, and False if it names a repository
-    of the Hub. If `model.init_from` is a folder, a saved recipe contains the absolute path of the folder. The
-    published form of the recipe contains only the last part of the path.
+    """Return True if `model.init_from` of a saved or published recipe names a folder, and not a repository. A
+    saved recipe contains the absolute path of the folder, and a published recipe the last part of the path.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
 
 def published_recipe(recipe: Recipe) -> Recipe:
-    """Return the published form of a recipe: each path is shortened to its last part, and the repository to
-    push to is removed.
-    """
+    """Return the published form: paths are shortened to their last parts, and the repository is removed."""
     return recipe.replace(
         output_dir=last_part(recipe.output_dir),
         model=_published_model(recipe.model),
@@ -76,10 +72,7 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
-    """Return the published form of a checkpoint's recipe as YAML, or None if the checkpoint has no recipe.
-
-    `license`, if given, replaces the value of `publishing.license`.
-    """
+    """Return a checkpoint's published recipe as YAML, or None. `license` replaces `publishing.license`."""
     recorded = recorded_recipe(folder)
     if recorded is None:
         return None

@@ -48,27 +48,20 @@ class Recipe(Settings):
         return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
-        """Return a dict that maps each key of the recipe (`section.key`) to its value.
-
-        The section `model` includes only keys that the recipe sets.
-        """
+        """Map `section.key` to the value. The section `model` has only keys that the recipe sets."""
         return flat(self._content())
 
     def on_resume(self, name: str) -> OnResume:
-        """Return what a resumed run does if a key, such as `training.max_steps`, has another value than in
-        the earlier run.
-        """
+        """Return what a resumed run does if the value of a key such as `training.max_steps` has changed."""
         section, *keys = name.split(".")
         if keys:
             return on_resume(type(getattr(self, section)), keys[0])
         return on_resume(type(self), section)
 
     def training_warnings(self) -> list[str]:
-        """Raise a ValueError if the recipe needs a validation split but has none.
-
-        Return warnings about possible mistakes in the recipe.
-
-        Only a training run calls `training_warnings`, because other commands need no validation split.
+        """Return warnings about possible mistakes. Raise a ValueError if the recipe needs a validation split
+        but has none. Only a training run calls `training_warnings`, because other commands need no validation
+        split.
         """
         if not self.data.has_validation:
             needs = f"needs a validation split, but there is none; give {self.data.validation_keys}"
@@ -82,8 +75,7 @@ class Recipe(Settings):
     def _content(self) -> dict[str, Any]:
         content = self.model_dump()
         content["model"] = self.model.model_dump(exclude_unset=True)
-        # Leave out a section if the task defines no keys for it. Keep the section `model` even if it is
-        # empty.
+        # Leave out sections without keys, except the section `model`.
         return {name: value for name, value in content.items() if value != {} or name == "model"}
 
     @model_validator(mode="after")
@@ -118,9 +110,7 @@ class Recipe(Settings):
 
 
 def warmup_warnings(training: AnyTraining, max_steps: int | None) -> list[str]:
-    """Return a list with a warning if the warm-up is longer than the run of `max_steps` steps, else an empty
-    list.
-    """
+    """Return a list with a warning if the warm-up is longer than the run, else an empty list."""
     if max_steps is None or training.warmup_steps <= max_steps:
         return []
     return [
@@ -151,10 +141,9 @@ def _sections_of(task: Task) -> dict[str, type[Settings]]:
     }
 
 
-# The names of all sections. The recipes of all tasks have the same sections.
+# The recipes of all tasks have the same sections.
 SECTIONS = tuple(_sections_of(TASKS["translation"]))
-# A recipe must have these sections. A recipe can leave out any other section; then all keys of the section
-# have their defaults.
+# If a recipe leaves out any other section, all keys of the section have their defaults.
 _REQUIRED_SECTIONS = ("data", "training")
 
 

@@ -11,13 +11,9 @@ from ..packaged import similar_recipes
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML 1.1 loader with two changes: 7e-4 is a number instead of text, and a repeated key raises an
-    error.
-    """
+    """A YAML 1.1 loader in which 7e-4 is a number, and a repeated key raises an error."""
 
-    # The words of an error message that name the YAML file, such as " of 'base.yaml'". `of_file` is empty for
-    # the recipe file that the user has given. An error message names the file only if another recipe extends
-    # the file.
+    # Names the YAML file in an error message, such as " of 'base.yaml'", if another recipe extends the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -37,10 +33,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """Return the content of a YAML file. `extending` is the recipe whose key `extends` names the file, or
-    None. If the file cannot be opened, the error message suggests a correction of `extends` in the file
-    `extending`. If `extending` is None, the error message suggests packaged recipes with similar names.
-    """
+    """Return the content of a YAML file. `extending` is the recipe that extends the file, or None."""
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
         loader.of_file = f" of '{path}'" if extending else ""

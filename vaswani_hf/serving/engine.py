@@ -1,10 +1,9 @@
 """Defines the queue of the HTTP service, and the thread that translates the texts in the queue. The thread
 puts sentences of several requests into one batch.
 
-A `Job` contains the texts of one client request, and the translation options of all these texts. The thread
-splits the texts of a job into segments (usually one sentence; see `BaseTranslator`). All jobs in a batch have
-equal options. A batch takes one segment of each job, then a second segment of each job, and so on until the
-batch is full. Therefore a short text does not wait until a long text of another job is translated.
+A `Job` contains the texts and the options of one client request. All jobs in a batch have equal options. A
+batch takes one segment (usually one sentence) of each job, then a second segment of each job, until the batch
+is full. Therefore a short text does not wait until a long text of another job is translated.
 """
 
 import contextlib
@@ -34,17 +33,9 @@ class QueueFullError(RuntimeError):
 
 @dataclass(eq=False)
 class Job:
-    """The texts of one request of a client, and their translations.
-
-    Attributes:
-        translator (BaseTranslator): The translator that translates the texts.
-        requests (list): The texts, each a `Request`.
-        options (TranslationOptions): One set of translation options for all texts of the request. The method
-            `BaseTranslator.complete` has filled in the defaults of missing options.
-        future (Future): The future receives the result: a list of translations for each text, best
-            translation first.
-        on_text (callable, optional): A function that is called with each part of the translation as soon as
-            greedy search has generated the part.
+    """The texts of one request of a client, and their translations. `options` come from
+    `BaseTranslator.complete`. `future` receives a list of translations for each text, best first. `on_text`
+    is called with each part of the translation as soon as greedy search has generated the part.
     """
 
     translator: BaseTranslator
@@ -63,12 +54,10 @@ class Job:
 
     @cached_property
     def num_characters(self) -> int:
-        """The number of characters of all texts."""
         return sum(len(request.text) for request in self.requests)
 
     @property
     def num_segments(self) -> int:
-        """The number of segments of all texts."""
         return sum(len(layout.segments) for layout in self.layouts)
 
     def prepare(self) -> None:
@@ -97,9 +86,7 @@ class Job:
         return any(request.is_constrained for request in self.requests)
 
     def record(self, number: int, translations: list[Translation]) -> None:
-        """Record the translations of the segment with the index `number`. After the last segment, set the
-        result of the job.
-        """
+        """Record the translations of the segment with the index `number`."""
         self.translations[number] = translations
         if self.on_text is not None:
             separators = self.layouts[0].separators
@@ -107,9 +94,7 @@ class Job:
         self.finish_if_complete()
 
     def result(self) -> list[list[Translation]]:
-        """Join the translations of the segments of each text. Call `result` only after all segments have been
-        translated.
-        """
+        """Join the translations of the segments of each text, after all segments have been translated."""
         found = []
         number = 0
         for request, layout in zip(self.requests, self.layouts, strict=True):
@@ -122,8 +107,7 @@ class Job:
         """Set the result of the future if all segments have translations."""
         if len(self.translations) < self.num_segments:
             return
-        # Ignore the InvalidStateError that `set_result` raises if another thread has cancelled the future. A
-        # future is cancelled if its client has closed the connection.
+        # Another thread cancels the future if the client closes the connection.
         with contextlib.suppress(InvalidStateError):
             self.future.set_result(self.result())
 
@@ -134,9 +118,7 @@ class Job:
 
 
 class _Streamer(TextStreamer):
-    """Passes each new piece of the translated text to the function `on_text` of the job. Stops the search if
-    the job is cancelled.
-    """
+    """Passes each new piece of the translated text to `on_text`. Stops the search if the job is cancelled."""
 
     def __init__(self, job: Job):
         super().__init__(job.translator.target_tokenizer, skip_special_tokens=True, **job.options.decode)
@@ -150,12 +132,8 @@ class _Streamer(TextStreamer):
 
 
 class Engine:
-    """Translates the jobs of the queue in a separate thread.
-
-    Args:
-        limits (Limits): The settings of the service, such as the maximum sizes of the queue and of a batch.
-        on_batch (callable, optional): A function that is called with the number of segments of each
-            translated batch.
+    """Translates the jobs of the queue in a separate thread. `on_batch` is called with the number of segments
+    of each translated batch.
     """
 
     def __init__(self, limits: Limits, on_batch: Callable[[int], Any] = lambda num_sentences: None):
@@ -165,9 +143,7 @@ class Engine:
         # segments. Code that uses `_jobs` must hold the lock `_changed`.
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
-        # The number of jobs in the last batch. Before the next batch, the engine waits at most `batch_wait`
-        # seconds for as many jobs as the last batch had. Before the first batch, the number of clients is
-        # unknown.
+        # The number of jobs in the last batch. Before the first batch, the number of clients is unknown.
         self._num_expected = limits.max_batch
         self._is_stopping = False
         self._thread = threading.Thread(target=self._work, name="translation", daemon=True)
@@ -180,7 +156,6 @@ class Engine:
 
     @property
     def is_alive(self) -> bool:
-        """True if the translation thread is running."""
         return self._thread.is_alive()
 
     def start(self) -> None:
@@ -195,12 +170,8 @@ class Engine:
         self._thread.join()
 
     def submit(self, job: Job) -> None:
-        """Append a job to the queue. The job stays in the queue until its future has a result or an
-        exception, or is cancelled.
-
-        Raises:
-            QueueFullError: If the queue contains other jobs, and the new job would exceed the maximum number
-                of characters in the queue.
+        """Append a job to the queue, in which the job stays until its future is done. Raise a
+        `QueueFullError` if the queue would have too many characters. An empty queue accepts every job.
         """
         with self._changed:
             if self._jobs and self.num_waiting_characters + job.num_characters > self._limits.max_waiting:
@@ -223,11 +194,9 @@ class Engine:
                 self._translate(self._next_batch(waiting))
 
     def _next_jobs(self) -> list[Job]:
-        """Wait until the queue contains jobs, and return all jobs in the queue. If the engine must stop and
-        the queue is empty, return an empty list.
-
-        The method also waits for further jobs, so that one batch can serve several clients. The wait ends
-        after `batch_wait` seconds, or earlier when the queue contains as many jobs as the last batch.
+        """Wait for jobs, and return all jobs in the queue; an empty list if the engine must stop. The wait
+        for further jobs ends after `batch_wait` seconds, or when the queue has as many jobs as the last
+        batch.
         """
         with self._changed:
             while True:
@@ -251,9 +220,7 @@ class Engine:
             job.fail(error)
 
     def _next_batch(self, jobs: list[Job]) -> list[tuple[Job, int, Segment]]:
-        """Return the next batch. The batch contains segments of the first job, and of the other jobs for
-        which `may_share_batch` is True.
-        """
+        """Return segments of the first job, and of the other jobs for which `may_share_batch` is True."""
         sharing = [job for job in jobs if job.may_share_batch(jobs[0])]
         # Translate one segment at a time if the client streams the translation, because a streamer of
         # `generate` supports only a batch of one text.
@@ -270,8 +237,7 @@ class Engine:
             if job.waiting:
                 turns.append(job)
         with self._changed:
-            # Move all jobs with the options of `batch` to the end of the queue, so that jobs with other
-            # options come first.
+            # Move these jobs to the end of the queue, so that jobs with other options come first.
             for job in sharing:
                 if job in self._jobs:
                     self._jobs.remove(job)
@@ -279,9 +245,7 @@ class Engine:
         return batch
 
     def _translate(self, batch: list[tuple[Job, int, Segment]]) -> None:
-        """Translate a batch. If the translation of the batch fails, translate the segments of each job
-        separately, so that only the job that causes the error fails.
-        """
+        """Translate a batch. After an error, translate each job separately, so that only one job fails."""
         first = batch[0][0]
         jobs = list(dict.fromkeys(job for job, _, _ in batch))
         try:

@@ -24,8 +24,7 @@ _MOST_CONNECTIONS = 1000
 # Close a connection that is idle for this number of seconds. The default of uvicorn, 5 seconds, is too short,
 # because a slow client often sends its next request while the service closes the connection.
 _KEEP_ALIVE = 75
-# The error numbers of the operating system for a port that another program uses and for a port that this user
-# may not open. Any other error number means that the address `--host` is wrong.
+# Another program uses the port, or the user may not open it. Any other error is about `--host`.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 
@@ -43,20 +42,15 @@ def listening_socket(host: str, port: int) -> socket.socket:
             f"`--port` must be a free port, but {port} cannot be used ({os.strerror(error.errno)}); give "
             "another port, or 0 for any free port."
         ) from error
-    # Set TCP_NODELAY, because uvicorn sends the header and the body of an answer separately. Without
-    # TCP_NODELAY, the body waits 40 ms until the client acknowledges the header. The connections of the
-    # clients inherit TCP_NODELAY from this socket.
+    # uvicorn sends the header and the body of an answer separately. Without TCP_NODELAY, the body waits 40 ms
+    # until the client acknowledges the header. The connections of the clients inherit TCP_NODELAY.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def run_server(service: "Service", listening: socket.socket) -> None:
-    """Answer requests until the process receives the signal SIGINT or SIGTERM. Print the address when the
-    service accepts requests.
-    """
-    # Import uvicorn and the application only in this function, because the import takes seconds. `vaswani
-    # serve` opens the port before it calls `run_server`, so that an error about the port is reported before
-    # uvicorn is imported.
+    """Answer requests until the process receives SIGINT or SIGTERM. Print the address at the beginning."""
+    # The import takes seconds. `vaswani serve` reports an error about the port before the import.
     import uvicorn
 
     from .app import make_app

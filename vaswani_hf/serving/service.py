@@ -24,11 +24,9 @@ from .limits import Limits
 from .metrics import Metrics
 from .schema import Wanted, WantedSettings
 
-# If the queue is full, the header `Retry-After` of the answer tells the client to wait this number of
-# seconds.
+# The seconds in the header `Retry-After` if the queue is full.
 _RETRY_AFTER = 2
-# The maximum number of entries in the cache of translation options. The cache has one entry for each
-# combination of a model and the settings of a request.
+# The size of the cache of translation options, with an entry for each model and settings of a request.
 _MOST_SETTINGS = 100
 
 
@@ -40,16 +38,9 @@ class Service:
         options (TranslationOptions): The default options of all translations.
         limits (Limits): The limits on requests, on the queue and on batches.
         api_key (str, optional): The key that each request must have.
-        glossaries (mapping, optional): The glossaries that requests can use. The keys are the names of the
-            glossaries.
-        language_check (str, optional): With "pass", the service returns a text unchanged if the text is not
-            in the source language. With "refuse", the service answers a request with an error if a text of
-            the request is not in the source language. If `directions` has no language detector, the service
-            does not check the language of texts.
-
-    Raises:
-        ValueError: If a model does not support the options or the glossaries. With `language_check`, also if
-            the language detector does not support the source language of a model.
+        glossaries (mapping, optional): Maps names, which requests can use, to glossaries.
+        language_check (str, optional): "pass" returns a text unchanged if the text is not in the source
+            language, and "refuse" answers with an error. Ignored if `directions` has no detector.
     """
 
     def __init__(
@@ -69,12 +60,10 @@ class Service:
         self._options = options
         self._api_key = api_key
         self._glossaries = glossaries or {}
-        # Cache the translation options, because most requests have the same settings, and computing the
-        # options takes about 0.5 ms.
+        # Computing the options takes about 0.5 ms, and most requests have the same settings.
         self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
-        # Each thread of `_threads` handles its requests with HTML documents one after the other. Therefore
-        # the number of threads limits the number of requests with HTML documents that the service handles at
-        # the same time. The threads need little CPU time, because the threads mostly wait for the engine.
+        # The number of threads limits the number of requests with HTML documents that the service handles at
+        # the same time. The threads mostly wait for the engine.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
         self._checks: dict[str, LanguageCheck] = {}
         if language_check is not None and directions.detector is not None:
@@ -88,9 +77,7 @@ class Service:
                 direction.translator.complete(replace(options, glossary=glossary))
 
     def start(self) -> None:
-        """Start the translation thread. Load the model of the language detector in another thread, because the
-        service needs the model only for some requests.
-        """
+        """Start the translation thread, and load the model of the language detector in another thread."""
         self.engine.start()
         if self.directions.detector is not None:
             self._threads.submit(self.directions.detector, "")
@@ -106,9 +93,7 @@ class Service:
         return self._api_key is not None
 
     def authorize(self, request: Request, fields: dict[str, Any]) -> None:
-        """Refuse a request that does not contain the API key. A client sends the key as the field `api_key`
-        or as a bearer token in the header.
-        """
+        """Refuse a request without the API key in the field `api_key` or as a bearer token in the header."""
         if self._api_key is None:
             return
         # Starlette decodes headers as Latin-1, but curl sends the key as UTF-8.
@@ -165,9 +150,7 @@ class Service:
         target_prefix: str = "",
         must_contain: Sequence[str] = (),
     ) -> list[TextRequest]:
-        """Convert the texts of a client to `Request` objects. If the option `language_check` is set, check
-        the language of each text.
-        """
+        """Convert texts to `Request` objects, and check their languages if `language_check` is set."""
         requests = [TextRequest(direction.without_tags(text), target_prefix, must_contain) for text in texts]
         check = self._checks.get(direction.source)
         return requests if check is None else list(map(check, requests))
@@ -233,9 +216,7 @@ class Service:
 def _search_settings(
     translator: BaseTranslator, options: TranslationOptions, settings: WantedSettings
 ) -> dict[str, Any]:
-    """Return the search settings of a request: greedy search for a streamed translation, and at least as many
-    beams as translations of each text.
-    """
+    """Return the search settings: greedy search for a stream, else enough beams for all alternatives."""
     generate = dict(options.generate)
     if settings.is_streamed:
         generate["num_beams"] = 1

@@ -50,11 +50,11 @@ NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
 class Settings(BaseModel):
-    """Base class of all settings. A settings object cannot be changed. The method `replace` makes a copy with
-    other values.
+    """Base class of all settings. A settings object cannot be changed; `replace` makes a copy with other
+    values.
 
-    Each value must have the type of its field. The text "1" is not a number, and true is not an integer, but
-    an integer is accepted as a float.
+    Each value must have the type of its field: the text "1" is not a number, and true is not an integer. An
+    integer is accepted as a float.
     """
 
     model_config = ConfigDict(
@@ -80,9 +80,7 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any], prefix: str = "") -> Self:
-        """Check values, and create settings from the values. Error messages write `prefix` before the name of
-        a field, such as `data.` for the section `data`.
-        """
+        """Create settings. Error messages write `prefix`, such as `data.`, before the name of a field."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -95,21 +93,17 @@ class Settings(BaseModel):
 
 
 def field_with_facts(default: Any, facts: Mapping[str, Any], **arguments: Any) -> Any:
-    """Declare a field of a settings class, and store facts about the field that pydantic does not know, such
-    as the unit of a number. `arguments` are arguments of pydantic's `Field`, such as `ge` and `description`.
-    """
+    """Declare a field with facts that pydantic does not know. `arguments` are arguments of `Field`."""
     return Field(default, json_schema_extra=dict(facts), **arguments)
 
 
 def facts_of(field: FieldInfo) -> Any:
-    """Return the facts that `field_with_facts` stored in a field. The dict is empty for other fields."""
+    """Return the facts that `field_with_facts` stored in a field."""
     return field.json_schema_extra or {}
 
 
 def explain_invalid(error: ValidationError, prefix: str = "") -> str:
-    """Explain the first error of pydantic in one sentence that names the key, its value, and the permitted
-    values.
-    """
+    """Explain the first error in one sentence that names the key, its value, and the permitted values."""
     errors = _errors_of_first_value(error)
     # Explain an error inside a list or mapping rather than an error about the whole value, because the message
     # then names the invalid entry.
@@ -128,8 +122,8 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
 
 
 def _errors_of_first_value(error: ValidationError) -> list[ErrorDetails]:
-    """Return the errors of pydantic about the first invalid value and about its entries. If a field accepts
-    several types, pydantic reports one error for each type.
+    """Return the errors about the first invalid value and its entries. If a field accepts several types,
+    pydantic reports one error for each type.
     """
     errors = error.errors(include_url=False)
     place = _place_of(errors[0])
@@ -141,18 +135,14 @@ def _errors_of_first_value(error: ValidationError) -> list[ErrorDetails]:
 
 
 def _explain_unknown_key(context: dict[str, Any], section: str) -> str:
-    """Explain the error of `Settings._refuse_unknown_keys`. `section` is the beginning of the full name of the
-    key, such as `data.`.
-    """
+    """Explain the error of `Settings._refuse_unknown_keys`. `section` is a prefix such as `data.`."""
     hint = f"; the nearest key is `{section}{context['similar']}`" if context["similar"] else ""
     value = format_value(context["value"])
     return f"`{section}{context['key']}` is not a key, but has the value {value}{hint}."
 
 
 def _explain_wrong_value(name: str, value: Any, errors: list[ErrorDetails]) -> str:
-    """Explain that a value has a wrong type or is not permitted. `errors` has an error for each type that the
-    field accepts.
-    """
+    """Explain that a value is not permitted. `errors` has an error for each type that the field accepts."""
     expected = list(dict.fromkeys(_expected(error) for error in errors))
     if "a number" in expected and "an integer" in expected:
         expected.remove("an integer")
@@ -164,9 +154,7 @@ def _explain_wrong_value(name: str, value: Any, errors: list[ErrorDetails]) -> s
 
 
 def first_line_of(error: BaseException) -> str:
-    """Return the first line of an exception's message, at most 200 characters and without the full stop, for
-    use inside another message. If the message is empty, return the name of the exception class.
-    """
+    """Return the first line of an exception's message, at most 200 characters and without the full stop."""
     lines = str(error).strip().rstrip(".").splitlines()
     return lines[0].rstrip(".")[:200] if lines else type(error).__name__
 
@@ -192,9 +180,7 @@ def _expected(error: ErrorDetails) -> str:
 
 
 def _place_of(error: ErrorDetails) -> str:
-    """Return the full name of an invalid value, such as `data.train_weights[0]`, without the type names that
-    pydantic inserts.
-    """
+    """Return the full name of a value, such as `data.train_weights[0]`, without type names from pydantic."""
     place = ""
     for part in error["loc"]:
         if isinstance(part, int):

@@ -78,10 +78,7 @@ class DataSettings(Settings):
     card. `data.test_dataset` does not change the data that the run reads."""
 
     def listed(self, key: str) -> list[str]:
-        """Return the files and patterns in the value of a key such as "train_source".
-
-        The list is empty if the recipe does not set the key, or if the task lacks the key.
-        """
+        """Return the files and patterns of a key such as "train_source", or an empty list."""
         given = getattr(self, key, None) or []
         return [given] if isinstance(given, str) else given
 
@@ -96,9 +93,7 @@ class DataSettings(Settings):
 
     @property
     def held_out_sizes(self) -> dict[str, int]:
-        """Maps "validation" and "test" to the number of examples that the run takes out of the training data
-        for the split.
-        """
+        """Maps "validation" and "test" to the number of examples that are taken out of the training data."""
         sizes = {"validation": self.validation_size, "test": self.test_size}
         return {split: size for split, size in sizes.items() if size is not None}
 

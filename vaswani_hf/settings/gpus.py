@@ -9,9 +9,8 @@ from ..model.errors_vaswani import InvalidValueError
 # which the paper trains a model (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
-# `vaswani plan` assumes that a GPU reaches the fraction `ASSUMED_UTILIZATION` of its peak speed.
-# `ASSUMED_UTILIZATION` is an assumption and not a measurement. With small models and small batches, a GPU
-# reaches a smaller fraction of its peak speed.
+# The assumed (not measured) fraction of its peak speed that a GPU reaches. With small models and small
+# batches, a GPU reaches a smaller fraction.
 ASSUMED_UTILIZATION = 0.3
 # The source of the prices in `GPUS`. For each GPU type, the price is the price of the smallest machine with
 # one GPU of the type.
@@ -43,9 +42,7 @@ class Gpu:
     memory: int = 0
 
     def peak(self, bf16: bool) -> tuple[float, str]:
-        """Return the peak speed in FLOPs per second, and the dtype in which the GPU reaches the peak speed.
-        The dtype is bfloat16 if `bf16` is true and the GPU supports bfloat16, otherwise float32.
-        """
+        """Return the peak speed in FLOPs per second, and its dtype: bfloat16 if possible, else float32."""
         if bf16 and self.bf16 is not None:
             return self.bf16 * 1e12, "bfloat16"
         return self.fp32 * 1e12, "float32"
@@ -82,17 +79,13 @@ GPUS = {
 
 
 def gpu_seconds(gpu: Gpu, flops: float, bf16: bool) -> float:
-    """Return the estimated seconds that one GPU needs for `flops` FLOPs. The estimate assumes that the GPU
-    reaches the fraction `ASSUMED_UTILIZATION` of its peak speed.
-    """
+    """Return the estimated seconds that one GPU needs for `flops` FLOPs, with `ASSUMED_UTILIZATION`."""
     peak, _ = gpu.peak(bf16)
     return flops / (ASSUMED_UTILIZATION * peak)
 
 
 def gpu_name(given: str) -> str:
-    """Convert the name of a GPU to the spelling in `GPUS` or `PAPER_GPUS`, such as "RTX4090". Ignore case,
-    spaces, hyphens and underscores in `given`.
-    """
+    """Convert the name of a GPU to its spelling in `GPUS` or `PAPER_GPUS`, such as "RTX4090"."""
     name = given.upper().replace(" ", "").replace("-", "").replace("_", "")
     known = [*GPUS, *PAPER_GPUS]
     if name not in known:

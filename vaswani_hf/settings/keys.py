@@ -39,10 +39,8 @@ def recipe_key(
     description: str | None = None,
     **facts: Unpack[KeyFacts],
 ) -> Any:
-    """Declare a field of a settings class as a key of a recipe.
-
-    `gt` and `lt` are exclusive limits of the value, `ge` and `le` are inclusive limits. `description` is the
-    help text if the help text is computed; by default the help text is the string below the field.
+    """Declare a field of a settings class as a key of a recipe. `gt` and `lt` are exclusive limits.
+    `description` replaces the string below the field as help text.
     """
     return field_with_facts(default, facts, gt=gt, ge=ge, lt=lt, le=le, description=description)
 

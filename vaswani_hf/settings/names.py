@@ -94,9 +94,7 @@ SYNONYMS: dict[str, str | tuple[str, ...]] = {
 
 
 def suggestion(name: str, known: Collection[str]) -> str | None:
-    """Return the option or recipe key that a user may mean by an unknown name: a synonym, or else a name with
-    a similar spelling. Return None if there is no such name.
-    """
+    """Return the name in `known` that a user may mean: a synonym, or else a similar name, or None."""
     synonyms = SYNONYMS.get(name, ())
     for synonym in [synonyms] if isinstance(synonyms, str) else synonyms:
         if synonym in known:

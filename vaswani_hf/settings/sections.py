@@ -16,9 +16,7 @@ SMALLEST_VOCABULARY = 260
 
 
 class TokenizerSettings(Settings):
-    """The section `tokenizer` of a recipe. A run trains byte-level BPE tokenizers on the training text, or
-    keeps the tokenizers of the model in `model.init_from`.
-    """
+    """The section `tokenizer` of a recipe."""
 
     vocab_size: int = recipe_key(37000, ge=SMALLEST_VOCABULARY, unit="tokens")
     """The maximum number of tokens in the vocabulary. A small corpus may give a smaller vocabulary."""
@@ -41,19 +39,12 @@ class TokenizerSettings(Settings):
         return True
 
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
-        """Return the tokenizer settings of a run that keeps the tokenizers of an earlier run.
-
-        `recorded` is the section `tokenizer` in the saved recipe of the earlier run.
-        """
+        """Return the settings if the run keeps the tokenizers of an earlier run with `recorded` settings."""
         return recorded
 
 
-# The names of the two stacks of an encoder-decoder model. The encoder and the decoder can each start from the
-# weights of another model.
 STACKS = ("encoder", "decoder")
-# The fields of the config that are keys of the section `model` of a recipe.
 MODEL_KEYS = tuple(name for name, field in CONFIG_FIELDS.items() if field.metadata["is_recipe_key"])
-# Fields that change the training, but not the outputs of a trained model.
 TRAINING_ONLY_FIELDS = tuple(
     name for name, field in CONFIG_FIELDS.items() if not field.metadata["changes_outputs"]
 )
@@ -77,16 +68,12 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Return a dict that maps "encoder" and "decoder" to the name of the model that the initial weights
-        come from. If the encoder or the decoder starts from random weights, the dict has no key for it.
-        """
+        """Map "encoder" and "decoder" to their models, without a stack that starts from random weights."""
         return self.model_dump(exclude_none=True)
 
 
 class ModelSettings(Settings):
-    """The section `model` of a recipe: fields of `VaswaniConfig`, and the models from whose weights the
-    training starts.
-    """
+    """The section `model`: fields of `VaswaniConfig`, and the models from which the training starts."""
 
     init_from: str | InitFrom | None = None
     """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
@@ -101,9 +88,7 @@ class ModelSettings(Settings):
         return {name: getattr(self, name) for name in MODEL_KEYS if name in self.model_fields_set}
 
     def make_config(self, **vocabulary: Any) -> VaswaniConfig:
-        """Return the config of the model. `vocabulary` contains the fields that the tokenizers determine: the
-        sizes of the vocabularies, `share_encoder_decoder_embeddings`, and the ids of special tokens.
-        """
+        """Return the config. `vocabulary` contains the fields that the tokenizers determine."""
         fields = {**self.config_fields(), **vocabulary}
         start = "pad_token_id" if fields.get("zero_start_embedding") else "bos_token_id"
         return VaswaniConfig(
@@ -112,9 +97,7 @@ class ModelSettings(Settings):
 
     @property
     def stacks(self) -> list[str]:
-        """The stacks of the model: "encoder", "decoder" or both. The task of the recipe determines which
-        stacks the model has.
-        """
+        """The stacks of the model, which the task determines: "encoder", "decoder" or both."""
         return [stack for stack in STACKS if f"{stack}_layers" in type(self).model_fields]
 
     def bases(self) -> list[str]:
@@ -125,17 +108,13 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # Create a config only to check the fields. The constructor checks the range of each field, and fields
-        # that depend on each other.
+        # The constructor of the config checks the fields.
         self.make_config()
         return self
 
 
 def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
-    """Create a settings class for the section `model` of a recipe. `stacks` names the stacks of the model:
-    "encoder", "decoder" or both. The class leaves out the config fields that have no meaning for a model with
-    only the stacks in `stacks`.
-    """
+    """Create a class for the section `model`, without config fields that only other stacks use."""
     other_stacks = tuple(f"{stack}_" for stack in STACKS if stack not in stacks)
     fields: dict[str, Any] = {}
     for key in MODEL_KEYS:
@@ -166,9 +145,7 @@ _MODEL_SETTINGS = {
 
 
 def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
-    """Return the class of the section `model` for a model with the parts `stacks`: "encoder", "decoder" or
-    both.
-    """
+    """Return the class of the section `model` for a model with the given stacks."""
     return _MODEL_SETTINGS[stacks]
 
 
@@ -186,16 +163,12 @@ _BEAM_SEARCH_SETTINGS = ("early_stopping", *SCORE_SETTINGS)
 
 
 class SearchSection(Settings):
-    """The section `decoding` of a recipe: the search settings that the run writes to generation_config.json
-    of the checkpoint. The keys are fields of `SearchSettings`.
-    """
+    """The section `decoding`: fields of `SearchSettings`, which the run writes to generation_config.json."""
 
     keys_on_resume: ClassVar[OnResume] = "continue"
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings as fields of a GenerationConfig: the settings in `PAPER_SEARCH`, and all other
-        settings whose value is not the default.
-        """
+        """Return the fields of a GenerationConfig: `PAPER_SEARCH`, and settings that are not defaults."""
         settings = {
             name: value
             for name, value in self.model_dump(exclude_none=True).items()
@@ -214,8 +187,8 @@ class SearchSection(Settings):
 
 
 def _with_search_settings() -> Any:
-    """Create the class of the section `decoding`. Each field of `SearchSettings` with `is_recipe_key` becomes
-    a key. The default of a key is the value in `PAPER_SEARCH`, else the default of the field.
+    """Create the class of the section `decoding` from the fields of `SearchSettings`. Defaults in
+    `PAPER_SEARCH` replace the defaults of the fields.
     """
     fields: dict[str, Any] = {}
     for declared in dataclasses.fields(SearchSettings):
@@ -252,9 +225,7 @@ class NoDecoding(Settings):
 
 
 class EvaluationSettings(Settings):
-    """The section `evaluation` of a recipe: how a run computes the scores of the validation split and the
-    test split.
-    """
+    """The section `evaluation`: how a run computes the scores of the validation and test splits."""
 
     keys_on_resume: ClassVar[OnResume] = "continue"
 
@@ -264,9 +235,7 @@ class EvaluationSettings(Settings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The key that makes validations compute scores of the model's outputs, such as `validation_bleu`.
-        None if validations compute only the loss.
-        """
+        """The key that makes validations score the model's outputs, such as `validation_bleu`, or None."""
         return None
 
     def check_dependencies(self) -> None:
@@ -274,9 +243,7 @@ class EvaluationSettings(Settings):
 
 
 class PublishingSettings(Settings):
-    """The section `publishing` of a recipe: the repository on the Hub, the licence and the examples of the
-    model card, and the dashboard of Trackio.
-    """
+    """The section `publishing`: the repository on the Hub, the model card, and the dashboard of Trackio."""
 
     keys_on_resume: ClassVar[OnResume] = "free"
 

@@ -60,10 +60,7 @@ LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
 
 
 class TextData(CorpusData):
-    """The section `data` of a recipe for language modelling: the texts of the splits. A split comes from text
-    files with one text per line (keys such as `train_text`), from the column `text_column` of a dataset, or
-    from the generated corpus of number words (`corpus: numbers`).
-    """
+    """The section `data` of a recipe for language modelling."""
 
     file_kinds = ("text",)
     source_keys = ("corpus", "dataset", "train_text")
@@ -111,9 +108,8 @@ class TextCorpus(Corpus):
 
 
 class LanguageModelingTask(Task):
-    """The base class of causal and masked language modelling. Language modelling uses the code that loads and
-    prepares sentence pairs for translation. Therefore each text is a pair whose source and target are the
-    same text.
+    """Base class of causal and masked language modelling. Each text is a pair whose source and target are the
+    text, so that language modelling can use the code that prepares sentence pairs.
     """
 
     data_settings = TextData
@@ -121,11 +117,9 @@ class LanguageModelingTask(Task):
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     test_scores = ("perplexity", "accuracy")
-    # Describes which special tokens the tokenizer adds to a text, and whether the tokenizer adds a space
-    # before the text.
+    # The special tokens and the space that the tokenizer adds to a text.
     form: TextForm
-    # `hub_task` is the name of the task on the Hub and in `pipeline`. `hub_name` is the name of the task for
-    # readers of the model card.
+    # The name of the task on the Hub and in `pipeline`, and its name for readers of the model card.
     hub_task: str
     hub_name: str
     # The first sentence of the model card. `{language}` stands for the language.
@@ -141,15 +135,11 @@ class LanguageModelingTask(Task):
         return tokenizer
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
-        """Return the collator that pads texts and sets their labels. For masked language modelling, `seed`
-        determines which tokens are masked.
-        """
+        """Return the collator that pads texts and sets labels. `seed` determines which tokens are masked."""
         raise NotImplementedError
 
     def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the labels, and the logits that predict the labels. In a causal model, the logits at a
-        position predict the next label.
-        """
+        """Return the labels, and the logits that predict them. Causal models predict the next token."""
         return labels, logits
 
     def pin_data(self, data: TextData, earlier: TextData | None) -> TextData:
@@ -249,9 +239,7 @@ class LanguageModelingTask(Task):
 
 
 class CausalLanguageModelingTask(LanguageModelingTask):
-    """Causal language modelling: a decoder predicts each token from the earlier tokens. The decoder does not
-    predict the first token, `<s>`.
-    """
+    """A decoder predicts each token, except the first token `<s>`, from the earlier tokens."""
 
     name = "causal_lm"
     model_class = VaswaniForCausalLM
@@ -266,7 +254,7 @@ class CausalLanguageModelingTask(LanguageModelingTask):
     examples = ("twenty-three =", "This is a")
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-        """Return a copy of the tokenizer that ends a text with `</s>`, so that the model learns to end texts."""
+        """Return a copy of the tokenizer that adds `</s>`, so that the model learns to end texts."""
         closed = copy.deepcopy(tokenizer)
         begin, end = tokenizer.bos_token, tokenizer.eos_token
         ids = [(begin, tokenizer.bos_token_id), (end, tokenizer.eos_token_id)]
@@ -336,10 +324,9 @@ class MaskingCollator(TextCollator):
     """Pads texts, and masks tokens that the model must predict (Devlin et al. 2019, Section 3.1). Each text
     has at least one masked token.
 
-    The masked tokens of a text depend only on the seed, the epoch and the text. If an epoch contains a text
-    several times, the masked tokens of the copies differ. Neither an interruption of the run nor the number
-    of data workers changes the masked tokens. In validation, the masked tokens do not depend on the epoch, so
-    that the losses of all validations can be compared.
+    The masked tokens depend only on the seed, the epoch and the text (and differ for copies of a text in an
+    epoch), and not on interruptions or the number of data workers. In validation, they do not depend on the
+    epoch, so that the losses of all validations can be compared.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
@@ -383,8 +370,6 @@ class TextScores(Record):
         bits_per_byte: The loss in bits per byte of the texts, so that models with different vocabularies can
             be compared; None for a masked language model.
         tokens: The number of predicted tokens.
-        texts: The number of texts.
-        seconds: The time that the evaluation took.
     """
 
     loss: float
@@ -404,11 +389,10 @@ def evaluate_texts(
     *,
     tokens_per_batch: int = 4096,
 ) -> TextScores:
-    """Return the scores of a language model on texts. Leave out empty texts and texts that are too long for
-    the model, and log a warning.
+    """Return the scores on texts, without empty texts and texts that are too long for the model.
 
-    A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, and each
-    evaluation masks the same tokens.
+    A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, the same tokens
+    in each evaluation.
     """
     task = _task_of(model)
     start = time.perf_counter()
@@ -455,9 +439,7 @@ def _batches(
     texts: list[str],
     tokens_per_batch: int,
 ) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
-    """Group texts of similar lengths into batches. Yield the model inputs of each batch, and the list of the
-    texts in the batch. Leave out empty texts and texts that are too long for the model.
-    """
+    """Yield the model inputs and the texts of each batch, without empty and too long texts."""
     encoder = task.training_encoder(tokenizer)
     is_learned = model.config.position_embedding == "learned"
     longest = model.config.max_position_embeddings if is_learned else sys.maxsize
@@ -479,7 +461,7 @@ def _batches(
 def evaluate_text_file(
     name: str, path: str, *, device: str | None = None, dtype: str | None = None, tokens_per_batch: int = 4096
 ) -> TextScores:
-    """Score the language model `name` on a text file with one text per line (see `evaluate_texts`)."""
+    """Score the language model `name` on a text file with one text per line."""
     texts = list(read_lines(path))
     if not any(text.strip() for text in texts):
         raise ValueError(f"{path} must hold texts, one per line, but is empty.")

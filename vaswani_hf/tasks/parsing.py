@@ -47,11 +47,10 @@ _AFTER_TAG = r" [^() ]+\)"
 
 
 class TreebankData(DataSettings):
-    """The section `data` of a recipe for parsing: the trees of the splits.
+    """The section `data` of a recipe for parsing: a treebank for each split.
 
-    Each split is a treebank. A key such as `train_trees` names the files of the treebank (trees in bracket
-    notation), or folders with .mrg files. A tree in a file is on one line, or on several lines as in the Penn
-    Treebank. `corpus: trees` generates trees from a small grammar.
+    Keys such as `train_trees` name files with trees in bracket notation, or folders with .mrg files. A tree
+    is on one line, or on several lines as in the Penn Treebank.
     """
 
     file_kinds = ("trees",)
@@ -72,27 +71,19 @@ class TreebankData(DataSettings):
 
 
 class TreebankTokenizer(TokenizerSettings):
-    """The section `tokenizer` of a recipe for parsing: the tokenizer of the sentences. The symbols of the
-    trees have a separate vocabulary.
-    """
+    """The section `tokenizer` for the sentences. The symbols of the trees have a separate vocabulary."""
 
     @property
     def planned_target_size(self) -> int:
-        """The number of tokens in the target vocabulary, for the estimates of `vaswani plan`."""
         return _WALL_STREET_JOURNAL_SYMBOLS
 
     @property
     def has_one_vocabulary(self) -> bool:
-        """True if the source and the target share one vocabulary. In parsing, the vocabularies are always
-        separate.
-        """
         return False
 
 
 class ParsingTask(Task):
-    """The task constituency parsing. The source of a pair is a sentence, and the target is the tree of the
-    sentence in bracket notation.
-    """
+    """The source of a pair is a sentence, and the target is the tree of the sentence in bracket notation."""
 
     name = "parsing"
     data_settings = TreebankData
@@ -206,11 +197,8 @@ def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
 
 
 def load_treebank(names: list[str]) -> Dataset:
-    """Load the sentences and the trees of files (see `treebank_files`) into the columns `source` and `target`
-    of a dataset.
-
-    For a tree that has only traces, the sentence and the tree in the dataset are empty. The library
-    `datasets` keeps the dataset in its cache, so that later runs do not read the files again.
+    """Load the sentences and the trees of files into the columns `source` and `target` of a dataset, which
+    the library `datasets` caches. Both columns are empty for a tree that has only traces.
     """
     files = treebank_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
@@ -221,19 +209,14 @@ def load_treebank(names: list[str]) -> Dataset:
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
-    """For each tree in the files, yield its sentence as `source` and the tree in bracket notation as
-    `target`. The library `datasets` caches the results, and calls this function again if `cache_key` has
-    changed.
-    """
+    """Yield the sentence and the tree of each tree. A new `cache_key` makes `datasets` read again."""
     for file in files:
         for tree in read_treebank(file):
             yield _pair_of(tree)
 
 
 def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_length: int) -> Tokenizers:
-    """Train a byte-level BPE tokenizer for the sentences, and build a tokenizer with the symbols of the
-    trees.
-    """
+    """Train a BPE tokenizer for the sentences, and build a tokenizer with the symbols of the trees."""
     source = train_on_sides(section, pairs, ("source",), model_max_length)
     return source, train_tree_tokenizer(
         training_texts(pairs, ("target",), model_max_length), model_max_length
@@ -243,12 +226,11 @@ def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_leng
 def train_tree_tokenizer(
     trees: Iterable[str], model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """Build the target tokenizer of a parser. The vocabulary contains all labels and part-of-speech tags in
-    `trees`. Each item of `trees` is a tree as one line of text.
+    """Build the target tokenizer of a parser from trees, each one line of text.
 
-    The target tokens of a tree do not include its words, because the parser takes the words from the
-    sentence. For example, the tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP
-    VBZ ) )` and `</s>`. An unknown label or tag becomes `<unk>`.
+    The tokens of a tree do not include its words, because the parser takes the words from the sentence. For
+    example, the tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and
+    `</s>`. An unknown label or tag becomes `<unk>`.
     """
     backend = Tokenizer(models.WordLevel({}, unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence(
@@ -272,9 +254,7 @@ def train_tree_tokenizer(
 
 
 def _symbols_by_frequency(trees: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """Return all symbols of the trees, the most frequent symbols first. A symbol is a label with its opening
-    bracket, such as `(NP`, or a tag, such as `NN`.
-    """
+    """Return all symbols, such as `(NP` and `NN`, the most frequent first."""
     counts: Counter[str] = Counter()
     for tree in trees:
         symbols = normalizer.normalize_str(tree)

@@ -38,8 +38,7 @@ from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, Tokeniz
 from ..translation.translator import Translator
 from .base import PAPER, CardWords, Scores, Task
 
-# Maps a source language to the example sentence in the model cards of models that translate from the
-# language. The example sentences do not come from a corpus.
+# Maps a source language to the example sentence in model cards. The sentences do not come from a corpus.
 _EXAMPLES = {
     "en": "The model reads the whole sentence at once.",
     "de": "Das Modell liest den ganzen Satz auf einmal.",
@@ -198,18 +197,14 @@ class TranslationTokenizer(TokenizerSettings):
 
     @property
     def planned_target_size(self) -> int:
-        """The number of tokens in the target vocabulary, for the estimates of `vaswani plan`."""
         return self.target_vocab_size or self.vocab_size
 
     @property
     def has_one_vocabulary(self) -> bool:
-        """True if the source and the target share one vocabulary."""
         return self.shared_vocabulary
 
     def kept(self, recorded: Any) -> "TranslationTokenizer":
-        """Return the section `tokenizer` of an earlier run (`recorded`) with the `bpe_dropout` of this
-        recipe.
-        """
+        """Return the settings of an earlier run with the `bpe_dropout` of this recipe."""
         return recorded.replace(bpe_dropout=self.bpe_dropout)
 
     @model_validator(mode="after")
@@ -444,9 +439,8 @@ def _encoders(
     bpe_dropout: float,
     augment: Augmentation | None,
 ) -> tuple[SentenceEncoder, SentenceEncoder] | None:
-    """Return a `SentenceEncoder` for the source and a `SentenceEncoder` for the target. A `SentenceEncoder`
-    tokenizes a sentence again in each epoch, because BPE-dropout and `data.augment` change the token ids in
-    each epoch. Return None if the recipe uses neither BPE-dropout nor `data.augment`.
+    """Return encoders for source and target that tokenize a sentence again in each epoch, because BPE-dropout
+    and `data.augment` change the token ids in each epoch. Return None without BPE-dropout and `data.augment`.
     """
     if bpe_dropout > 0:
         return BpeDropout(source, bpe_dropout), BpeDropout(target, bpe_dropout)
@@ -456,9 +450,7 @@ def _encoders(
 
 
 def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
-    """If `vaswani distill` has written files in `data.train_pairs`, add the names of the teacher models to
-    `data.attribution`, so that the model card contains the names.
-    """
+    """Add the teacher models of files that `vaswani distill` has written to `data.attribution`."""
     records = distillation_records(data.listed("train_pairs"))
     if not any(records):
         return data
@@ -486,9 +478,7 @@ def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """Return a list with one pair for each training corpus: the name of its source file (or of its file of
-    pairs), and its weight. The list is empty if the training corpora have no weights.
-    """
+    """Return the file name and the weight of each training corpus; an empty list without weights."""
     if not data.train_weights:
         return []
     names = data.listed("train_source") or data.listed("train_pairs")
@@ -496,8 +486,8 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Raise an error if a split has no usable pairs. In a test split, at least one source and at least one
-    target must have text, but not necessarily in the same pair.
+    """Raise an error if a split has no usable pairs. In a test split, the source side and the target side
+    must each have text, but not necessarily in the same pair.
     """
     if split == "test":
         for side in ("source", "target"):
@@ -519,9 +509,7 @@ def train_tokenizers(
     model_max_length: int,
     tags: tuple[str, ...],
 ) -> Tokenizers:
-    """Train the source tokenizer and the target tokenizer. If the recipe has one vocabulary for both
-    languages, return the same tokenizer twice.
-    """
+    """Train the source tokenizer and the target tokenizer, the same object for a shared vocabulary."""
     if section.shared_vocabulary:
         joint = train_on_sides(section, pairs, ("source", "target"), model_max_length, tags=tags)
         return joint, joint
@@ -534,9 +522,7 @@ def train_tokenizers(
 def in_both_directions(
     pairs: Dataset | IterableDataset, tag: str, num_proc: int = 1
 ) -> Dataset | IterableDataset:
-    """After each sentence pair, add the reversed pair: its source is `tag` and the original target, and its
-    target is the original source.
-    """
+    """After each pair, add the reversed pair, whose source begins with `tag`."""
     options: dict[str, Any] = {"batched": True, "features": pairs.features, "fn_kwargs": {"tag": tag}}
     if isinstance(pairs, IterableDataset):
         return pairs.map(_add_reversed, **options)
@@ -547,8 +533,7 @@ def in_both_directions(
 
 def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
     reversed_columns = {
-        # Do not add a tag to an empty text, so that a pair with an empty text and its reversed copy are both
-        # removed.
+        # Do not add a tag to an empty text, so that both copies of a pair with an empty text are removed.
         "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
         "target": batch["source"],
     }
@@ -562,10 +547,7 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Translate the English words for each number below 100. Group these translations and the translations of
-    the test split by the number of digits of the translated number. For each number of digits, return the
-    exact match: the percentage of exactly correct translations.
-    """
+    """Return the exact match for each number of digits, on the test split and on all numbers below 100."""
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]
     sources = [*short_sources, *test["source"]]

@@ -21,30 +21,25 @@ from ..data.streams import EndlessStream
 from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 
-# On a CPU, the trainer divides a large batch into smaller batches, called parts. `MAX_PART_SIZE` is the
-# largest size of a part of a batch. The size is the number of source positions (or target positions) times
-# `d_model`. If a batch is divided into smaller parts, the batch needs less padding and less memory, but each
-# additional forward and backward pass costs time.
+# On a CPU, the trainer divides a large batch into parts of at most this size: the number of source positions
+# (or target positions) times `d_model`. Smaller parts need less padding and less memory, but each additional
+# forward and backward pass costs time.
 MAX_PART_SIZE = 2**19
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """On a CPU, the trainer divides a large batch into parts (see `MAX_PART_SIZE`). Return the largest number
-    of source positions in a part of a batch, which is also the largest number of target positions. Return
-    None if the trainer does not divide batches into parts.
+    """Return the largest number of source positions, and of target positions, in a part of a batch on a CPU;
+    None if the trainer does not divide batches.
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
-    # Do not divide batches for a compiled model, because parts have many different shapes, and each shape
-    # needs a compilation.
+    # Parts have many different shapes, and a compiled model needs a compilation for each shape.
     return positions if is_large and not training.torch_compile else None
 
 
 class TrainingBatches:
-    """The training batches of one process, from a corpus on disk or from a stream. The number of batches is
-    not limited, because the recipe sets the length of a run.
-
-    If the run continues from a checkpoint, the first batch is the next batch after the checkpoint.
+    """The unlimited training batches of one process, from a corpus on disk or from a stream. If the run
+    continues from a checkpoint, the first batch is the next batch after the checkpoint.
     """
 
     def __init__(
@@ -54,8 +49,7 @@ class TrainingBatches:
         self.training = training
         self.args = args
         start_step = step_of(checkpoint) if checkpoint else 0
-        # The number of batches of this process since the start of the run, including the steps before a
-        # resumed checkpoint.
+        # The number of batches of this process, including the steps before a resumed checkpoint.
         self.num_batches = start_step * training.gradient_accumulation_steps
         self._sequence: EndlessSampler | EndlessStream
         if isinstance(corpus.train, datasets.Dataset):
@@ -70,9 +64,7 @@ class TrainingBatches:
 
     @property
     def per_epoch(self) -> int | None:
-        """The number of batches in an epoch, as the sum over all processes; None for a stream, because the
-        number is unknown.
-        """
+        """The number of batches in an epoch, as the sum over all processes; None for a stream."""
         return self._sequence.batches_per_epoch
 
     def _sampler(self, start_step: int) -> EndlessSampler:
@@ -111,8 +103,8 @@ class TrainingBatches:
         return stream
 
     def save(self, folder: Path, step: int) -> None:
-        """Write the position of a stream after the step `step` into the folder of a checkpoint. The position
-        in a corpus on disk depends only on the step, and needs no file.
+        """Write the position of a stream into the folder of a checkpoint. The position in a corpus on disk
+        depends only on the step, and needs no file.
         """
         if isinstance(self._sequence, EndlessStream):
             text = json.dumps(self._sequence.state_dict(step * self.per_step))
@@ -135,15 +127,12 @@ class TrainingBatches:
         )
 
     def seed_next(self) -> None:
-        """Seed PyTorch with the seed of the run and the index of the next batch in the run.
-
-        Therefore the random masks of dropout and SimCut depend only on the batch. Neither the number of
-        processes nor an interruption of the run changes the masks of dropout and SimCut.
+        """Seed PyTorch with the seed of the run and the index of the next batch, so that the masks of dropout
+        and SimCut depend neither on the number of processes nor on an interruption of the run.
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
-        # Hash the seed of the run and the index of the batch into 32 bits, because PyTorch's CPU generator
-        # uses only 32 bits of a seed.
+        # PyTorch's CPU generator uses only 32 bits of a seed.
         (seed,) = np.random.SeedSequence([self.args.seed, number]).generate_state(1)
         torch.manual_seed(int(seed))
 

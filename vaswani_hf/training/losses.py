@@ -16,17 +16,12 @@ from .stopping import RunError
 
 
 class DivergedRunError(RunError):
-    """Raised if the loss or the gradient became infinite or NaN, or if the loss exploded.
-
-    The error message names the step and a remedy.
-    """
+    """Raised if the loss or the gradient became infinite or NaN, or if the loss exploded."""
 
 
 class TrainingLosses:
-    """Sums the losses and the gradient norms of the batches of a step.
-
-    The sums stay tensors on the device, because converting a tensor to a Python number forces a CUDA
-    synchronisation.
+    """Sums the losses and the gradient norms of the batches of a step. The sums stay tensors on the device,
+    because converting a tensor to a Python number forces a CUDA synchronisation.
     """
 
     def __init__(self, training: AnyTraining, config: VaswaniConfig, args: TrainingArguments):
@@ -41,10 +36,8 @@ class TrainingLosses:
 
     @property
     def name(self) -> str:
-        """The name of the training loss in the log.
-
-        If the training loss includes label smoothing or a regulariser, the name mentions them, because the
-        validation loss includes neither.
+        """The name of the training loss in the log. The name mentions label smoothing and a regulariser,
+        because the validation loss includes neither.
         """
         terms = []
         if smoothing := self.config.label_smoothing:
@@ -65,9 +58,8 @@ class TrainingLosses:
         self._gradient_norm = self._gradient_norm + whole
 
     def take(self) -> torch.Tensor:
-        """Return a tensor [2] (float32, on the device of the trainer) for all batches since the last call of
-        `take`. Element 0 is 1.0 if a loss or gradient was not finite, otherwise 0.0. Element 1 is the sum of
-        the losses.
+        """Return a float32 tensor [2] on the device for all batches since the last call: 1.0 if a loss or
+        gradient was not finite, else 0.0, and the sum of the losses.
         """
         loss = torch.as_tensor(self._loss, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self._gradient_norm).float()
@@ -76,9 +68,7 @@ class TrainingLosses:
         return torch.stack([diverged, loss])
 
     def error(self, what: str, step: int, good_until: int) -> DivergedRunError:
-        """Return the error that ends a run at a step. `what` is the beginning of the error message.
-        `good_until` is the last step whose checkpoint is not affected.
-        """
+        """Return the error that ends a run. Checkpoints up to the step `good_until` are not affected."""
         training = self.training
         last = checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = scheduled_rate(step, training, self.config.d_model, self.args.max_steps)

@@ -112,7 +112,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _locked(folder: Path, processes: Processes) -> Iterator[None]:
-    """Lock the output folder against other runs. The first process (rank 0) holds the lock for all processes."""
+    """Lock the output folder against other runs. The first process holds the lock for all processes."""
     with contextlib.ExitStack() as stack:
 
         def lock() -> None:
@@ -124,7 +124,7 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
 
 
 def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
-    """Call the functions of a run one after the other. All processes of a run call `_train`."""
+    """Call the functions of a run one after the other, in all processes of the run."""
     folder = Path(recipe.output_dir)
 
     # 1. Find an earlier run in the output folder. If the run is finished, only publish its checkpoint.
@@ -161,7 +161,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     # 5. Compute the final weights, score them, write results.json, and publish the checkpoint.
     processes.run_on_main(finish_run, recipe, trainer)
     if processes.is_first:
-        # Only the first process pushes the checkpoint. The other processes end without waiting for the push.
+        # The other processes end without waiting for the push.
         push_result(recipe.output_dir, recipe.publishing)
     return read_results(folder).as_json()
 
@@ -170,10 +170,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """Return a copy of the recipe in which `resolve` has filled in the values that depend on the data, the
-    initial model and the machine. Also return the saved recipe of an earlier run in the output folder, or
-    None.
-    """
+    """Return the resolved recipe, and the saved recipe of an earlier run in the output folder, or None."""
     folder = Path(recipe.output_dir)
     training = recipe.training
     repo_id = recipe.publishing.hub_model_id
@@ -192,20 +189,15 @@ def _restored_recipe(folder: Path) -> Recipe | None:
 
 
 def saved_recipe(folder: Path) -> Recipe | None:
-    """Return the recipe that an earlier run has written to its output folder. Return None if the folder has
-    no recipe.yaml.
-    """
+    """Return the recipe that an earlier run has written to its output folder, or None."""
     path = folder / RECIPE_FILE
     return load_record(path) if path.is_file() else None
 
 
 def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
-    """Return a copy of the recipe in which all values that depend on the data, the initial model and the
-    machine are filled in. The function fills in, for example, the commit of the dataset, the config fields of
-    the model in `init_from`, and `training.bf16`.
-
-    `saved` is the saved recipe of the run to resume, or None. Values in the saved recipe take precedence, so
-    that the resumed run computes the same result.
+    """Fill in the values that depend on the data, the initial model and the machine, such as the commit of
+    the dataset, the config fields of the model in `init_from`, and `training.bf16`. Values of `saved`, the
+    saved recipe of the run to resume, take precedence, so that the resumed run computes the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
     data = TASKS[recipe.task].pin_data(recipe.data, saved.data if saved else None)
@@ -220,8 +212,8 @@ def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
 
 
 def _with_fields_of_bases(recipe: Recipe, saved: Recipe | None) -> Recipe:
-    """Fill in the config fields of the models in `init_from`, and the settings of the tokenizers that the run
-    keeps. If the run continues, the saved recipe has these values.
+    """Fill in the config fields and the kept tokenizer settings of the models in `init_from`, or of the saved
+    recipe if the run continues.
     """
     model = recipe.model
     tokenizer = recipe.tokenizer
@@ -249,8 +241,6 @@ def _planned_model(recipe: Recipe) -> Any:
 def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
     """Raise an error if the output folder contains an earlier run, unless `training.resume` is true and the
     recipe can continue the earlier run.
-
-    `saved` is the saved recipe of the earlier run, or None.
     """
     new_values = published_recipe(recipe).values()
     saved_values = None if saved is None else published_recipe(saved).values()
@@ -260,24 +250,20 @@ def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
 
 
 def has_ended(recipe: Recipe, saved: Recipe | None) -> bool:
-    """Return True if the earlier run is finished, and if the recipe needs neither more training nor new
-    scores. `saved` is the saved recipe of the earlier run, or None.
-    """
+    """Return True if the run is finished, and the recipe needs neither more training nor new scores."""
     new_values = _continue_values(recipe)
     saved_values = _continue_values(saved or recipe)
     return resume.is_finished(Path(recipe.output_dir), new_values, saved_values)
 
 
 def _continue_values(recipe: Recipe) -> dict[str, Any]:
-    """Return a dict that maps each key with the `OnResume` value "continue" to the value of the key in the
-    recipe.
-    """
+    """Return the values of the keys with the `OnResume` value "continue"."""
     values = published_recipe(recipe).values()
     return {key: value for key, value in values.items() if recipe.on_resume(key) == "continue"}
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
-    """Raise an error if the training data in the recipe differs from the training data of the finished run."""
+    """Raise an error if the training data differs from that of the finished run."""
     folder = Path(recipe.output_dir)
     if finished.read_final_record(folder):
         load_corpus = TASKS[recipe.task].load_corpus
@@ -289,8 +275,7 @@ def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
     folder = Path(recipe.output_dir)
     say(f"the run in '{folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and saved is not None:
-        # Take the licences from the new recipe instead of the saved recipe, because a user can change the
-        # licences after a run has finished.
+        # A user can change the licences after a run has finished.
         data = saved.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = saved.replace(data=data, publishing=recipe.publishing).to_yaml()
         end = finished.read_final_record(folder)
@@ -305,13 +290,10 @@ def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
 
 
 def _check_recipe(recipe: Recipe, processes: Processes) -> None:
-    """Print warnings about the recipe. Before the data is loaded, raise an error for values that the model or
-    the optimizer does not accept.
-    """
+    """Print warnings, and raise an error for values that the model or the optimizer does not accept."""
     _warn(processes.run_on_main(recipe.training_warnings), processes)
     planned = _planned_model(recipe)
-    # `frozen_weights` raises an error if a name in `training.frozen` is not the name of a module or
-    # parameter.
+    # An unknown name in `training.frozen` raises an error.
     initialization.frozen_weights(planned, recipe.training.frozen)
     # Build an optimizer now, so that a missing library is reported before the data is loaded.
     OPTIMIZERS[recipe.training.optimizer].build(planned, recipe.training, bf16=False)
@@ -339,14 +321,11 @@ def _newest_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
 
 
 def _prepare_folder(recipe: Recipe) -> None:
-    """Check the experiment trackers in `training.report_to` and the permission to push, and create the output
-    folder.
-    """
+    """Check the experiment trackers and the permission to push, and create the output folder."""
     publishing = recipe.publishing
     _check_reporters(recipe.training.report_to, publishing)
     if publishing.push_to_hub:
-        # Check the permission to push before the training, so that a run without the permission fails before
-        # the training.
+        # A run without the permission to push should fail before the training.
         check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
     folder = Path(recipe.output_dir)
     with explain_write_errors(folder):
@@ -391,10 +370,8 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """Return the initial model of a run, with random weights or with the weights of other models. Freeze the
-    modules and parameters in `training.frozen`.
-
-    If the run continues from a checkpoint, the trainer loads the weights of the checkpoint later.
+    """Return the model with random weights or the weights of other models, and with frozen parameters. The
+    trainer later loads the weights of a checkpoint.
     """
     model = _random_model(recipe, corpus)
     if checkpoint is None:
@@ -406,7 +383,6 @@ def _initial_model(
 
 
 def _random_model(recipe: Recipe, corpus: Corpus) -> PreTrainedModel:
-    """Return the model of the recipe with random weights."""
     model_class = TASKS[recipe.task].model_class
     model: PreTrainedModel = build_model(
         recipe.model, model_class, corpus, recipe.decoding.settings(), recipe.seed
@@ -415,9 +391,7 @@ def _random_model(recipe: Recipe, corpus: Corpus) -> PreTrainedModel:
 
 
 def _load_bases(recipe: Recipe, model: PreTrainedModel, corpus: Corpus) -> str:
-    """Load the weights of the models in `model.init_from`, and return a message that names these models;
-    empty without such models.
-    """
+    """Load the weights of the models in `model.init_from`. Return a message that names them, or ""."""
     bases = initialization.find_bases(recipe.model)
     return initialization.load_base_weights(model, bases, corpus) if bases else ""
 
@@ -449,8 +423,7 @@ def _build_trainer(
         ),
     )
     if training.max_steps is None:
-        # Check the length of the warm-up only now, because the trainer has computed the number of steps from
-        # the number of epochs.
+        # The trainer has now computed the number of steps from the number of epochs.
         _warn(warmup_warnings(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, recipe.publishing)
     return trainer
@@ -465,15 +438,13 @@ def _record_beginning(
         resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
     with explain_write_errors(folder):
         if not (is_finished and finished.read_final_record(folder)):
-            # Delete the manifest of a finished run, because the run continues and will write other final
-            # files.
+            # Delete the manifest of a finished run, because the run will write other final files.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
             for split, size in recipe.data.held_out_sizes.items():
                 say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
             run_results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
-            # Delete old checkpoints. An earlier run may have been killed before it deleted the old
-            # checkpoints.
+            # An earlier run may have been killed before it deleted old checkpoints.
             state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
             checkpoints.rotate_checkpoints(folder, recipe.training, state)
 
@@ -482,10 +453,8 @@ def _record_beginning(
 
 
 def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
-    """Compute the final checkpoint of a trained run from its numbered checkpoints, score the final
-    checkpoint, and write results.json.
-
-    If the run is already finished, only write its damaged and missing files again.
+    """Compute the final checkpoint from the numbered checkpoints, score it, and write results.json. If the
+    run is already finished, only write its damaged and missing files again.
     """
     folder = Path(recipe.output_dir)
     corpus = trainer.corpus
@@ -514,9 +483,8 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 def _final_model(
     recipe: Recipe, trainer: VaswaniTrainer, final_record: finished.FinalRecord | None
 ) -> tuple[PreTrainedModel, list[int]]:
-    """Return a model with the final weights, and the steps of the checkpoints whose average is the final
-    weights. The list of steps is empty if the recipe averages no checkpoints. If the output folder contains
-    the undamaged final weights of a finished run, return a model with these weights, and an empty list.
+    """Return a model with the final weights, and the steps of the averaged checkpoints. The list of steps is
+    empty without an average, or if the final weights come from the folder of a finished run.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training
@@ -559,9 +527,7 @@ def _results_of_run(
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:
-    """Push the checkpoint of a finished run if the recipe has `publishing.push_to_hub`. If the push fails,
-    the checkpoint stays complete.
-    """
+    """Push the finished checkpoint if the recipe has `publishing.push_to_hub`."""
     if not publishing.push_to_hub:
         return
     repo_id, private = publishing.hub_model_id or "", publishing.hub_private_repo

@@ -54,10 +54,8 @@ except RuntimeError:
 
 
 class VaswaniTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task.
-
-    `checkpoint` is the checkpoint from which the run continues. `kwargs` are additional arguments of
-    Seq2SeqTrainer.
+    """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task. The run
+    continues from `checkpoint`.
     """
 
     control: Any
@@ -100,7 +98,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.regularized_loss: RegularizedLoss | None = None
         if regularizer is not None:
             self.regularized_loss = regularizer.build(self.model, training, self.accelerator.autocast)
-        # The average of the weights; None without an average. The run validates and saves the average.
+        # The run validates and saves the average of the weights, if there is one.
         self.weight_average: WeightAverage | None = None
         if training.ema_decay is not None:
             moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
@@ -111,9 +109,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def last_step(self) -> int:
-        """The last step that was trained. If no step was trained, `last_step` is the step of the resumed
-        checkpoint, or 0 without a checkpoint.
-        """
+        """The last step that was trained, or else the step of the resumed checkpoint."""
         return self.state.global_step or self.start_step
 
     # 1. Training steps
@@ -123,9 +119,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return self.batches.loader()
 
     def get_batch_samples(self, *args, **kwargs):
-        """Return the batches of one optimizer step, and add their number of target tokens to
-        `target_tokens_seen`.
-        """
+        """Return the batches of one optimizer step, and add their target tokens to `target_tokens_seen`."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         if num_items is not None:
             self.target_tokens_seen = self.target_tokens_seen + torch.as_tensor(num_items).max()
@@ -135,11 +129,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Compute the loss and the gradients of one batch. On a CPU, divide a large batch into parts."""
         self.batches.seed_next()
         step = super().training_step
-        # Pass `non_blocking=True`, so that the copy from pinned memory runs while a GPU computes.
+        # With `non_blocking=True`, the copy from pinned memory runs while a GPU computes.
         inputs = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         parts = [inputs]
-        # Divide the batch into parts only if the number of target tokens in the step is known, because the
-        # loss of each part is divided by this number.
+        # The loss of each part is divided by the number of target tokens in the step.
         if self.max_part_positions is not None and num_items_in_batch is not None:
             parts = cut_into_parts(inputs, self.max_part_positions, self.corpus.train_collator.trim)
         loss = 0.0
@@ -153,20 +146,17 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The trainer divides a large batch into parts with at most `max_part_positions` source positions and
-        at most `max_part_positions` target positions. None if the trainer does not divide batches into parts.
-        The division of a batch does not depend on the number of processes, because another division would
-        change the dropout masks. With DeepSpeed, the trainer does not divide batches, because DeepSpeed would
-        take an optimizer step after each part of a batch.
+        """The largest number of source positions, and of target positions, in a part of a batch; None if the
+        trainer does not divide batches. With DeepSpeed, the trainer does not, because DeepSpeed would take an
+        optimizer step after each part. The division does not depend on the number of processes, because
+        another division would change the dropout masks.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
         return largest_part(self.training, self.model.config.d_model)
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        """Return the loss of a batch. During training, the regulariser of the recipe computes the loss in
-        place of the model.
-        """
+        """Return the loss of a batch, in training from the regulariser of the recipe, if there is one."""
         if self.regularized_loss is not None and self.model.training:
             model = partial(self.regularized_loss, model)
         return super().compute_loss(model, inputs, *args, **kwargs)
@@ -187,9 +177,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> Any:
-        """Return the learning rate schedule of the recipe. The default is the schedule of the paper (Section
-        5.3).
-        """
+        """Return the learning rate schedule of the recipe. The default is that of the paper (Section 5.3)."""
         if self.lr_scheduler is None:
             width = self.model.config.d_model
             self.lr_scheduler = scheduler_of(
@@ -234,8 +222,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         }
         publish_checkpoint(staged, folder, facts)
         if self.losses.suspect_since is None:
-            # Delete old checkpoints only if the latest loss is not too high, because the new checkpoint of a
-            # diverging model may be useless.
+            # The new checkpoint of a diverging model may be useless.
             rotate_checkpoints(folder, self.training, self.state)
 
     # 3. Validation
@@ -244,8 +231,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Return the scores on the validation split (see `Validation.scores`), or an empty dict if a signal
         arrived.
 
-        If the run or its optimizer averages the weights, the scores are scores of the averaged weights. The
-        scores of the weights before averaging have names such as `eval_raw_loss`.
+        If the run averages the weights, the scores are scores of the averaged weights. The scores of the
+        weights before averaging have names such as `eval_raw_loss`.
         """
         start = time.perf_counter()
         scores = self._validation_scores()

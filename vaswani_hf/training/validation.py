@@ -41,9 +41,8 @@ class Validation:
         self.stop = stop
 
     def scores(self, model: PreTrainedModel, accelerator: Accelerator, step: int) -> dict[str, float] | None:
-        """Return the scores of a model: the unsmoothed loss per token (nats), the perplexity, and the scores
-        of the task. Return None if a signal arrived in any process. Raise a DivergedRunError if the loss is
-        not finite. `step` is the step of the run, for the error message.
+        """Return the unsmoothed loss per token (nats), the perplexity, and the scores of the task; None if a
+        signal arrived in any process. Raise a DivergedRunError if the loss is not finite.
         """
         # Use the model without DistributedDataParallel, because `forward` of DistributedDataParallel can wait
         # for the other processes. The processes can have different numbers of validation batches.
@@ -83,17 +82,13 @@ class Validation:
     def _outputs(
         self, model: Any, pairs: datasets.Dataset, accelerator: Accelerator
     ) -> list[tuple[int, str]]:
-        """Compute the outputs for this process's share of the validation split. Return each output with the
-        index of its sentence in `pairs`.
-        """
+        """Return the outputs for this process's share of the split, each with the index of its sentence."""
         rows = range(accelerator.process_index, len(pairs), accelerator.num_processes)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))
 
     def _gather(self, model: PreTrainedModel, compute: Callable[[], Any]) -> list[Any] | None:
-        """Call `compute` in each process, and return the results of all processes. Return None if a signal
-        arrived in any process. `model` keeps its training mode.
-        """
+        """Return the results of `compute` in all processes, or None if a signal arrived in any process."""
         was_training = model.training
         try:
             with self.stop.ending_at_once(self.stop.sentence):

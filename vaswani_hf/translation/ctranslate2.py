@@ -1,38 +1,30 @@
-"""The CTranslate2 backend of `Translator`. The CTranslate2 backend loads a model from a folder that `vaswani
-export --format ctranslate2` wrote.
+"""The CTranslate2 backend of `Translator`, for a folder that `vaswani export --format ctranslate2` wrote.
 
-The file convert/ctranslate2.py writes the folder. The backend for PyTorch models is `PyTorchBackend` in
-model/backend_vaswani.py. The search settings have the same names and meanings as in `generate`. The search of
-CTranslate2 differs from the search of this package in these points:
+The search settings have the same names and meanings as in `generate`. The search of CTranslate2 differs from
+the search of this package in these points:
 
 - CTranslate2 has no search with `early_stopping="never"`. Therefore this backend lets CTranslate2 search up
-  to a limited number of tokens. CTranslate2 returns all finished translations and the beams that have not
-  ended. If a beam that has not ended could still become a better translation, the backend searches the
-  sentence again, up to a larger number of tokens. Because of the repeated searches, the backend finds the
-  same translations as the search of this package, but is slower than CTranslate2's own search.
+  to a limited number of tokens. If a beam that has not ended could still become a better translation, the
+  backend searches the sentence again, up to a larger number of tokens. The backend finds the same
+  translations as the search of this package, but is slower than CTranslate2's own search.
 
 - With `early_stopping=False`, the default, CTranslate2 stops when `2 * num_beams` translations have finished.
   With the length penalty `gnmt`, the search of this package stops when no better translation is possible.
-  CTranslate2 misses a better translation that would finish after CTranslate2 has stopped. The larger
-  `length_penalty` is, the more often CTranslate2 misses the best translation. The search of CTranslate2 was
-  compared with the search of this package on 300 Multi30k sentences. The comparison used 5 beams and a model
-  after a short training. With `length_penalty` 0.6, the two searches found the same translation for every
-  sentence. With `length_penalty` 1.4, 52 of the 300 translations differed. For 5 of the 52 sentences with
-  different translations, the scores of the two translations were compared. The translation from the search of
-  this package had the higher score in all 5 cases.
+  The larger `length_penalty` is, the more often CTranslate2 misses the best translation. On 300 Multi30k
+  sentences, with 5 beams and a model after a short training, the two searches found equal translations with
+  `length_penalty` 0.6, and 52 different translations with `length_penalty` 1.4. The scores of 5 of the 52
+  were compared. The translation from the search of this package had the higher score in all 5 cases.
 
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
-  log-probabilities of the translations from CTranslate2's scores. The backend ranks the translations with the
-  length penalty and the coverage penalty of this package.
+  log-probabilities from CTranslate2's scores, and ranks the translations with the length penalty and the
+  coverage penalty of this package.
 
-- CTranslate2 has one length limit for all sentences of a batch. Each sentence has its own length limit.
-  Except with `early_stopping="never"`, the backend gives CTranslate2 the largest length limit of all
-  sentences. If a translation is longer than the length limit of its own sentence, the backend translates the
-  sentence again with its own limit.
+- CTranslate2 has one length limit for all sentences of a batch. Except with `early_stopping="never"`, the
+  backend gives CTranslate2 the largest length limit of all sentences. If a translation is longer than the
+  length limit of its own sentence, the backend translates the sentence again with its own limit.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
-  allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
-  of the allowed tokens.
+  allowed tokens, so that their sum is 1 again. The search of this package does not.
 
 - In CTranslate2, a translation can end directly after the target prefix only if `</s>` is the most probable
   token after the prefix.
@@ -88,19 +80,16 @@ _SETTINGS = frozenset(
 )
 # With `early_stopping=False`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
 _PATIENCE = 2
-# With `early_stopping="never"`, the first search of a sentence goes up to `_FIRST_LENGTH` target tokens for
-# each source token. If a better translation is still possible, the backend repeats the search with twice the
-# maximum number of target tokens.
+# The first exact search of a sentence goes up to `_FIRST_LENGTH` target tokens for each source token. If a
+# better translation is still possible, the backend searches again with twice the limit.
 _FIRST_LENGTH = 2
 
 
 @dataclass(frozen=True)
 class _Sentence:
-    """The inputs of CTranslate2 for one segment (a sentence or a part of a sentence).
+    """The inputs of CTranslate2 for one segment.
 
     Attributes:
-        source: The source tokens.
-        prefix: The tokens with which the translation must begin.
         limit: The maximum number of tokens of the translation, including the prefix.
         num_counted: The number of prefix tokens that the length penalty counts.
         first_attention: The attention [S] of the first target token; None without attention.
@@ -121,10 +110,7 @@ def load_ctranslate2_translator(
     dtype: Any = None,
     quantization: Any = None,
 ) -> Translator:
-    """Load a folder that `vaswani export --format ctranslate2` wrote.
-
-    `dtype` and `quantization` must be None, because the export has already fixed the dtype of the weights.
-    """
+    """Load an exported folder. `dtype` and `quantization` must be None: the export fixes the dtype."""
     for name, value in (("dtype", dtype), ("quantization", quantization)):
         if value is not None:
             raise InvalidValueError(
@@ -142,18 +128,13 @@ def load_ctranslate2_translator(
 
 
 class CTranslate2Backend:
-    """A CTranslate2 model with its tokenizers and generation settings. `CTranslate2Backend` implements the
-    interface `Backend` of model/backend_vaswani.py.
+    """A CTranslate2 model with its tokenizers and generation settings, see `Backend` of
+    model/backend_vaswani.py.
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
-        device (str): "cpu", "cuda", "cuda:1" …, or "auto". "auto" is a GPU if CTranslate2 finds a GPU, else
-            the CPU.
-        num_threads (int, optional): The number of CPU threads. The default is the number of threads that
-            torch uses.
-
-    Raises:
-        ValueError: If CTranslate2 is not installed, or if the model in the folder is missing or damaged.
+        device (str): "cpu", "cuda", "cuda:1" …, or "auto": a GPU if CTranslate2 finds a GPU, else the CPU.
+        num_threads (int, optional): The number of CPU threads, by default the number of torch.
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
@@ -174,8 +155,7 @@ class CTranslate2Backend:
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
         self._warn_of_unknown_settings()
         self._ends = eos_token_ids(self.generation_config)
-        # Ignore an entry of `bad_words_ids` that consists only of `</s>`, because `generate` also ignores
-        # such an entry.
+        # Like `generate`, ignore an entry of `bad_words_ids` that consists only of `</s>`.
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
         self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
         has_limit = self.source_tokenizer.model_max_length < 10**6
@@ -254,15 +234,12 @@ class CTranslate2Backend:
         options = self._options(config, longest, with_attention)
         translator = self._sampling_translator() if config.do_sample else self._translator
         has_prefixes = any(one.prefix for one in sentences)
-        # Maps a length limit (target tokens) to the indices of the sentences whose next search has the length
-        # limit.
+        # Maps a length limit (target tokens) to the indices of the sentences whose next search has it.
         waiting: dict[int, list[int]] = {}
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
-            # In the exact search (`early_stopping="never"` with several beams), a sentence is perhaps
-            # searched several times. The first search has a small length limit (see `_FIRST_LENGTH`), and
-            # never exceeds the length limit of the sentence. In any other search, the first limit of each
-            # sentence is the largest length limit of all sentences.
+            # The exact search (`early_stopping="never"` with several beams) begins with a small length limit.
+            # Any other search begins with the largest length limit of all sentences.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
@@ -301,8 +278,8 @@ class CTranslate2Backend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """See `Backend.score`. The returned attention [1, T, S] is the attention that the search stored in
-        the hypothesis, or None if the search stored no attention.
+        """See `Backend.score`. The attention [1, T, S] is the one that the search stored in the hypothesis,
+        or None.
         """
         # Remove `</s>`, because CTranslate2 adds `</s>` to every target.
         targets = [
@@ -323,12 +300,8 @@ class CTranslate2Backend:
     def log_probs(
         self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """Return the log-probabilities [B][T] of all tokens of given translations. The last value for each
-        translation is the log-probability of `</s>`.
-
-        Args:
-            source_ids (sequence): [B][S] token ids with `</s>` at the end.
-            target_ids (sequence): [B][T - 1] token ids, without `<s>` and `</s>`.
+        """Return the log-probabilities [B][T] of given translations, the last value for `</s>`. `source_ids`
+        are [B][S] with `</s>`, and `target_ids` are [B][T - 1] without `<s>` and `</s>`.
         """
         results = self._translator.score_batch(
             self._source(source_ids), self._target(target_ids), max_input_length=0
@@ -342,9 +315,8 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """Return the search settings of a call. The value of each setting comes from the call, else from the
-        generation config of the checkpoint, else from the defaults of `SearchSettings`. Raise an error if
-        this backend does not support a setting.
+        """Return the settings of a call, else of the checkpoint, else the defaults of `SearchSettings`. Raise
+        an error if this backend does not support a setting.
         """
         for name in settings:
             if name not in DECODING_SETTINGS:
@@ -374,7 +346,7 @@ class CTranslate2Backend:
         return config
 
     def _limit(self, config: SearchSettings, segment: Segment) -> int:
-        """Return the maximum number of tokens in the translation of a segment, including the target prefix."""
+        """Return the maximum number of tokens in the translation, including the target prefix."""
         prefix_length = len(segment.prefix)
         if prefix_length >= self._num_positions:
             raise InvalidValueError(
@@ -386,8 +358,8 @@ class CTranslate2Backend:
         return prefix_length + max(limit, 1)
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """Compute the attention of the first target token with a greedy search. In a batch, CTranslate2's
-        beam search returns the attention of another sentence for the first target token.
+        """Compute the attention of the first target token with a greedy search, because CTranslate2's beam
+        search returns the attention of another sentence of the batch for the first target token.
         """
         results = self._translator.translate_batch(
             source,
@@ -402,12 +374,9 @@ class CTranslate2Backend:
     def _hypotheses(
         self, result: Any, exponent: float, sentence: _Sentence, config: SearchSettings
     ) -> list[tuple[Hypothesis, float]]:
-        """Convert a result of CTranslate2: the finished translations of a sentence, and the beams that have
-        not ended. Return each hypothesis with its summed log-probability.
-
-        CTranslate2 divides the log-probability of a translation by its length to the power of `exponent`. The
-        score of a returned hypothesis is the score of this package's search: the log-probability divided by
-        the length penalty, plus the coverage penalty.
+        """Convert the finished translations and the unfinished beams of a sentence to hypotheses with their
+        summed log-probabilities. CTranslate2 divides the log-probability by the length to the power of
+        `exponent`. The score of a hypothesis is the score of this package's search.
         """
         first = sentence.first_attention
         hypotheses = []
@@ -436,9 +405,8 @@ class CTranslate2Backend:
         sentence: _Sentence,
         config: SearchSettings,
     ) -> int | None:
-        """Return the length limit (target tokens) with which CTranslate2 must translate the sentence again.
-        `limit` is the length limit of the last search. Return None if the last search has already found the
-        best translations.
+        """Return the length limit (target tokens) of the next search, or None if the last search, with the
+        limit `limit`, has found the best translations.
         """
         if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
             return sentence.limit
@@ -449,9 +417,7 @@ class CTranslate2Backend:
     def _may_improve(
         self, hypotheses: list[tuple[Hypothesis, float]], sentence: _Sentence, config: SearchSettings
     ) -> bool:
-        """Return True if a beam that has not ended could become one of the best `num_return_sequences`
-        translations.
-        """
+        """Return True if an unfinished beam could become one of the `num_return_sequences` best."""
         finished = sorted(one.score for one, _ in hypotheses if one.token_ids[-1] in self._ends)
         if len(finished) < config.num_return_sequences:
             return True
@@ -461,8 +427,7 @@ class CTranslate2Backend:
             # longer translation may still have a better score.
             return True
         best = max(log_prob for _, log_prob in unfinished)
-        # Of the prefix, the length penalty counts only the language token. `num_counted` is 1 if the search
-        # forces a language token, otherwise 0. The length penalty counts all tokens after the prefix.
+        # Of the prefix, the length penalty counts only a forced language token (`num_counted` is 0 or 1).
         num_left_out = len(sentence.prefix) - sentence.num_counted
         length = len(unfinished[0][0].token_ids) - num_left_out
         longest = sentence.limit - num_left_out
@@ -472,18 +437,14 @@ class CTranslate2Backend:
     def _best(
         self, hypotheses: list[Hypothesis], is_complete: bool, config: SearchSettings
     ) -> list[Hypothesis]:
-        """Return the best translations of a sentence, best first. If the search did not reach the length
-        limit, leave out the beams that have not ended.
-        """
+        """Return the best translations, best first, without unfinished beams if the search is incomplete."""
         if not is_complete:
             hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]
         hypotheses = sorted(hypotheses, key=lambda one: -one.score)
         return hypotheses[: config.num_return_sequences]
 
     def _options(self, config: SearchSettings, longest: int, with_attention: bool) -> dict[str, Any]:
-        """Convert search settings to arguments of CTranslate2's method `translate_batch`. `longest` is the
-        largest length limit of the sentences.
-        """
+        """Return arguments of `translate_batch`. `longest` is the largest length limit of the sentences."""
         options: dict[str, Any] = {
             "beam_size": config.num_beams,
             # The exact search needs a length penalty above 0, because CTranslate2 has another stopping rule
@@ -519,7 +480,5 @@ class CTranslate2Backend:
 
 
 def _is_exact(config: SearchSettings) -> bool:
-    """Return True for the exact search: the beam search that ends only when no better translation is
-    possible.
-    """
+    """Return True for the beam search that ends only when no better translation is possible."""
     return config.num_beams > 1 and config.early_stopping == "never"
