@@ -55,7 +55,7 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
     error; needs the library py3langid"""
     split_sentences: bool = on_command_line(True, group="search")
     """translate texts sentence by sentence"""
-    # scripts/benchmarks/repetition_guard.md has the measurements that decide the default.
+    # The default is True because of the measurements in scripts/benchmarks/repetition_guard.md.
     repetition_guard: bool = on_command_line(True, group="search")
     """translate a sentence again, without repetition, if its translation repeats itself in a loop"""
 

@@ -168,7 +168,7 @@ class PyTorchBackend:
 
     @property
     def supports_phrases(self) -> bool:
-        """True for a Vaswani model, see `Backend.supports_phrases`."""
+        """True if the model is a Vaswani model. See `Backend.supports_phrases`."""
         return self._is_vaswani
 
     def seed(self, seed: int) -> None:

@@ -467,8 +467,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     @output_attentions.setter
     def output_attentions(self, value: bool) -> None:
-        # Do not call the setter `output_attentions` of transformers. The setter raises an error for the value
-        # True, unless the attention implementation is "eager".
+        # Do not call the setter `output_attentions` of transformers, because the setter of transformers
+        # accepts True only with the attention implementation "eager".
         self._output_attentions = value
 
     def validate_architecture(self) -> None:
@@ -665,7 +665,8 @@ def _document_fields() -> None:
         optional = ", optional" if "NoneType" in kinds else ""
         words = " or ".join(kind for kind in kinds if kind != "NoneType")
         lines.append(f"    {name} ({words}{optional}): {declared.metadata['help']}\n")
-    # With the option `-OO` of Python, the class has no docstring, so the function inserts nothing.
+    # With the option `-OO` of Python, `VaswaniConfig` has no docstring, so `_document_fields` inserts no
+    # text.
     description = inspect.cleandoc(VaswaniConfig.__doc__ or "")
     VaswaniConfig.__doc__ = description.replace("Raises:\n", f"Args:\n{''.join(lines)}\nRaises:\n")
 
@@ -695,7 +696,7 @@ def _field_names(cls: type[VaswaniConfig]) -> set[str]:
 
 
 def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
-    """Return a dict that maps each name that is not a field of the config class to an error message."""
+    """Map each of `names` that is an unknown field of the config class to an error message."""
     known = _field_names(cls) | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     candidates = sorted([*CONFIG_FIELDS, *cls.attribute_map, *cls.added_fields])
     messages = {}

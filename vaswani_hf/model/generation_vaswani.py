@@ -6,8 +6,8 @@ function, and `SearchMethod` runs `BeamSearch` of beam_search_vaswani. transform
 methods, for example sampling. transformers also runs greedy search with a streamer, logits processors,
 stopping criteria or `return_dict_in_generate`.
 
-This package adds the following settings to the settings of transformers. Each added setting may be an
-argument of `generate` or a field of `generation_config`:
+This package adds settings to the settings of transformers. Each of the following settings can be an argument
+of `generate` or a field of `generation_config`:
 
 - `length_penalty_type` selects the divisor of scores. With "power" (or None), scores are divided by
   length^length_penalty, as in transformers. With "gnmt", scores are divided by ((5 + length) /

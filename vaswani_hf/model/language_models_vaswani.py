@@ -38,9 +38,8 @@ from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel
 from .pretrained_vaswani import tensor_parallel_plan
 
 _FILE = "language_models_vaswani"
-# Names of config fields, without the prefix `encoder_` or `decoder_`. For example, the entry "layers" means
-# the two fields `encoder_layers` and `decoder_layers`. In a model with one stack, the two fields of an entry
-# have the same value.
+# Names of config fields, without the prefix `encoder_` or `decoder_`. For example, "layers" means the two
+# fields `encoder_layers` and `decoder_layers`. In a model with one stack, both fields have the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
@@ -314,8 +313,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             attentions=outputs.attentions,
         )
 
-    # Use `prepare_inputs_for_generation` of transformers, because the signature of the method in transformers
-    # contains `inputs_embeds`. Without `inputs_embeds` in the signature, `generate` refuses `inputs_embeds`.
+    # Use `prepare_inputs_for_generation` of transformers, because `generate` accepts `inputs_embeds` only if
+    # the signature of this method contains `inputs_embeds`.
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -385,7 +384,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 class VaswaniForMaskedLM(_LanguageModel):
     """A language model that predicts the masked tokens of a text with an encoder.
 
-    If `config` is a [`VaswaniConfig`], the model has the architecture of its encoder.
+    If `config` is a [`VaswaniConfig`], the model has the architecture of the encoder that the config
+    describes.
 
     Example:
         >>> import torch

@@ -259,8 +259,8 @@ def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedToke
 
 
 # A byte-level vocabulary writes each byte as one visible character, as GPT-2 does. A byte that is a visible
-# character in Latin-1 is written as this character. All other bytes are written as the characters from
-# U+0100.
+# character in Latin-1 is written as this character. Each byte without a visible character is written as a
+# character from U+0100 on.
 _VISIBLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER_BYTES = sorted({*range(256)} - {*_VISIBLE_BYTES})
 _BYTE_OF_CHARACTER = {chr(byte): byte for byte in _VISIBLE_BYTES}

@@ -178,7 +178,7 @@ def _run_code(content: RecipeContent) -> None:
 
 
 def _refuse_unknown_keys(content: RecipeContent, task: str) -> None:
-    """Raise an `InvalidValueError` if a key of a recipe is unknown for every task."""
+    """Raise an `InvalidValueError` if a recipe has a key that no task has."""
     known = key_types_of_all_tasks()
     for name, value in content.items():
         if name not in known:

@@ -29,7 +29,7 @@ class Recipe(Settings):
     seed: int = recipe_key(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
     # The types of most sections depend on the task. For each task, `recipe_class` creates a subclass of
-    # `Recipe` whose sections have the settings classes of the task as types.
+    # `Recipe` with the section types of the task.
     data: Any
     tokenizer: Any
     model: ModelSettings

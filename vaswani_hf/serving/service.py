@@ -96,7 +96,8 @@ class Service:
         """Refuse a request without the API key in the field `api_key` or as a bearer token in the header."""
         if self._api_key is None:
             return
-        # Starlette decodes headers as Latin-1, but curl sends the key as UTF-8.
+        # Decode the header as UTF-8 again, because curl sends the API key as UTF-8, but Starlette decodes
+        # headers as Latin-1.
         header = request.headers.get("authorization", "").encode("latin-1").decode(errors="replace")
         scheme, _, token = header.partition(" ")
         key = token if scheme.lower() == "bearer" else str(fields.get("api_key") or "")
@@ -197,7 +198,7 @@ class Service:
         if settings.is_streamed and options.min_confidence is not None:
             raise InvalidValueError(
                 "`stream` must be left out with `min_confidence`, because the confidence of a translation is "
-                "known at the end of the search."
+                "known only at the end of the search."
             )
         translator = direction.translator
         return translator.complete(replace(options, generate=_search_settings(translator, options, settings)))

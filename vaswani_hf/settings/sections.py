@@ -175,7 +175,8 @@ class SearchSection(Settings):
             if name in PAPER_SEARCH or value != DECODING_SETTINGS[name]
         }
         if settings["num_beams"] == 1:
-            # transformers refuses settings of beam search for greedy search.
+            # Leave out the settings of beam search, because transformers refuses such settings in greedy
+            # search.
             for name in _BEAM_SEARCH_SETTINGS:
                 settings.pop(name, None)
         return settings

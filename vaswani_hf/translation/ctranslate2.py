@@ -21,7 +21,7 @@ the search of this package in these points:
 
 - CTranslate2 has one length limit for all sentences of a batch. Except with `early_stopping="never"`, the
   backend gives CTranslate2 the largest length limit of all sentences. If a translation is longer than the
-  length limit of its own sentence, the backend translates the sentence again with its own limit.
+  length limit of the sentence, the backend translates the sentence again with the limit of the sentence.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
   allowed tokens, so that their sum is 1 again. The search of this package does not.
@@ -189,8 +189,8 @@ class CTranslate2Backend:
             ) from error
 
     def _warn_of_unknown_settings(self) -> None:
-        # The method `_config` refuses the fields of `SearchSettings` that the engine does not support, because
-        # a call can set other values.
+        # Do not warn about fields of `SearchSettings`, because a call can replace the values in the
+        # checkpoint. `_config` refuses fields that the engine does not support.
         supported = {*DECODING_SETTINGS, "bad_words_ids"}
         for name, value in unsupported_settings(self.generation_config, supported).items():
             logger.warning(
