@@ -8,7 +8,7 @@ from search_models import EOS, PAD, SCORED, SOURCES, START, batch_of, log_probs_
 from sentences import refused
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
-from vaswani_hf import VaswaniForCausalLM
+from vaswani_hf import VaswaniConfig, VaswaniForCausalLM, VaswaniForSeq2SeqLM
 from vaswani_hf.model.beams_vaswani import Candidates
 from vaswani_hf.model.search_strategies_vaswani import SearchStrategies, best_candidates
 
@@ -199,6 +199,11 @@ def test_no_translation_is_longer_than_the_positions_of_a_member(model):
     options = {"num_beams": 2, "ensemble": [marian()], "max_new_tokens": 40, "min_new_tokens": 38}
     assert model.generate(**batch_of(SOURCES), **options).shape[1] == SHAPE["max_position_embeddings"] + 1
 
+
+def test_only_learned_positions_of_a_member_limit_the_length(model):
+    member = VaswaniForSeq2SeqLM(VaswaniConfig(**SHAPE, position_embedding="none")).eval()
+    options = {"num_beams": 2, "ensemble": [member], "max_new_tokens": 40, "min_new_tokens": 38}
+    assert model.generate(**batch_of(SOURCES), **options).shape[1] >= 39
 
 @pytest.mark.parametrize(
     ("member", "message"),

@@ -25,10 +25,12 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
     `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B, T], all int64.
     """
     generator = torch.Generator().manual_seed(0)
-    is_learned = config.position_embedding == "learned"
-    longest = config.max_position_embeddings if is_learned else max(_SOURCE_LENGTHS)
-    source = _rows(config.vocab_size, [min(n, longest) for n in _SOURCE_LENGTHS], config, generator)
-    target = _rows(config.decoder_vocab_size, [min(n, longest) for n in _TARGET_LENGTHS], config, generator)
+    source = _rows(
+        config.vocab_size, [min(n, config.num_positions) for n in _SOURCE_LENGTHS], config, generator
+    )
+    target = _rows(
+        config.decoder_vocab_size, [min(n, config.num_positions) for n in _TARGET_LENGTHS], config, generator
+    )
     target["input_ids"][:, 0] = decoder_start_token_id(config) or 0
     return {**source, **{f"decoder_{name}": tensor for name, tensor in target.items()}}
 

@@ -161,10 +161,7 @@ class PyTorchBackend:
     @property
     def max_positions(self) -> float | None:
         """See `Backend.max_positions`. Only a table of learned positions limits the number of tokens."""
-        if not self._is_vaswani:
-            return None
-        config = self.model.config
-        return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
+        return self.model.config.num_positions if self._is_vaswani else None
 
     @property
     def supports_phrases(self) -> bool:

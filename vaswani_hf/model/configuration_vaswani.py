@@ -10,6 +10,7 @@ also loads the code files that this file imports.
 import copy
 import difflib
 import inspect
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import Field, field, fields
@@ -528,6 +529,13 @@ class VaswaniConfig(PreTrainedConfig):
         encoder.
         """
         return (self.norm_position_of_decoder if is_decoder else None) or self.norm_position
+
+    @property
+    def num_positions(self) -> float:
+        """The number of tokens that the model can read: the size of the table of learned positions, else
+        infinity.
+        """
+        return self.max_position_embeddings if self.position_embedding == "learned" else math.inf
 
     def has_final_norm(self, is_decoder: bool) -> bool:
         """Return True if a LayerNorm follows the last layer of a stack: of the decoder if `is_decoder` is

@@ -7,7 +7,7 @@ This file is saved with every checkpoint because `generate` accepts an ensemble.
 In tensor shapes, B is the number of sentences and S the source length.
 """
 
-import sys
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,17 +43,17 @@ def add_ensemble(
     if source_ids is None or source_ids.is_floating_point() or bool((source_ids < 0).any()):
         raise InvalidValueError("`ensemble` needs `input_ids`: each model encodes the source by itself.")
     for number, other in enumerate(ensemble):
-        positions = _max_positions(other)
+        positions = _num_positions(other.config)
         for name, length in (("source", source_ids.shape[1]), ("target prefix", task.prompt.shape[1])):
             if length > positions:
                 raise InvalidValueError(
                     f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has "
                     f"{positions} positions and the {name} has {length} tokens."
                 )
-        if positions < sys.maxsize:
+        if positions < math.inf:
             # Permit one token more than the number of free positions, because a model never reads the last
             # new token.
-            task.limits = task.limits.clamp(max=positions + 1 - task.prompt.shape[1])
+            task.limits = task.limits.clamp(max=int(positions) + 1 - task.prompt.shape[1])
         task.inputs.append(_inputs_of_member(other, source_ids, task.inputs[0]))
         task.models.append(other)
 
@@ -99,11 +99,13 @@ def _vocabulary(model: Any) -> dict[str, Any]:
     return shared
 
 
-def _max_positions(model: Any) -> int:
-    """Return the maximum number of positions of a model; `sys.maxsize` if there is no maximum."""
-    if getattr(model.config, "position_embedding", None) == "sinusoidal":
-        return sys.maxsize
-    return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
+def _num_positions(config: Any) -> float:
+    """Return the number of tokens that a model can read, or infinity. A model of another library has no
+    `num_positions`.
+    """
+    if hasattr(config, "num_positions"):
+        return config.num_positions
+    return getattr(config, "max_position_embeddings", None) or math.inf
 
 
 def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,6 @@ In tensor shapes, B is the number of sentences, K the number of beams, R the num
 sentence, P the prompt length, S the source length, T the target length and D the model width.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -330,24 +329,17 @@ class VaswaniGeneration(GenerationMixin):
         # Compute the length limit of the batch from the padded source length, because no source has more
         # tokens than the padded length.
         padded_length = self._source_length(source, model_kwargs)
-        longest = max_new_tokens_of(config, padded_length, prompt_length, self._num_positions)
+        longest = max_new_tokens_of(config, padded_length, prompt_length, self.config.num_positions)
         lengths = None
         mask = model_kwargs.get("attention_mask")
         if mask is not None and depends_on_source(config):
             limits = []
             for source_length in (mask != 0).sum(dim=1).tolist():
-                limit = max_new_tokens_of(config, source_length, prompt_length, self._num_positions)
+                limit = max_new_tokens_of(config, source_length, prompt_length, self.config.num_positions)
                 limits.append(prompt_length + limit)
             lengths = torch.tensor(limits, device=mask.device)
         set_max_new_tokens(config, longest, prompt_length)
         return lengths
-
-    @property
-    def _num_positions(self) -> float:
-        """The number of tokens that the model can read; infinite without a table of learned positions."""
-        return (
-            self.config.max_position_embeddings if self.config.position_embedding == "learned" else math.inf
-        )
 
     def _source_length(self, source: torch.Tensor | None, model_kwargs: dict[str, Any]) -> int:
         """Return the source length in tokens, including padding."""

@@ -376,7 +376,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             )
         # `max_length_a` of a language model is the number of new tokens per token of the prompt.
         longest = max_new_tokens_of(
-            config, prompt_length, prompt_length, self._num_positions, default=TRANSFORMERS_LIMIT
+            config, prompt_length, prompt_length, self.config.num_positions, default=TRANSFORMERS_LIMIT
         )
         set_max_new_tokens(config, longest, prompt_length)
 

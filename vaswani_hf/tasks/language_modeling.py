@@ -6,7 +6,6 @@ vocabulary.
 
 import copy
 import math
-import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -441,8 +440,7 @@ def _batches(
 ) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
     """Yield the model inputs and the texts of each batch, without empty and too long texts."""
     encoder = task.training_encoder(tokenizer)
-    is_learned = model.config.position_embedding == "learned"
-    longest = model.config.max_position_embeddings if is_learned else sys.maxsize
+    longest = model.config.num_positions
     with TOKENIZING:
         given = [text.strip() for text in texts if text.strip()]
         encoded = encoder(given, verbose=False)["input_ids"] if given else []
