@@ -16,7 +16,9 @@ _OTHER_FOLDERS = ("ablations", "accelerate")
 
 
 def packaged_folder(name: str) -> Path:
-    """Return the folder `configuration` or `model_cards` of an installed package or of a clone."""
+    """Return the folder `name` (`configuration` or `model_cards`) of the installed package or of a clone of
+    the repository.
+    """
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
@@ -31,7 +33,9 @@ def packaged_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
-    """Return the path of the file `name` in `folder`, or else of the recipe `name` of the package."""
+    """Return the path of the file `name` in `folder`. If the file does not exist, but the package has a
+    recipe `name`, return the path of the recipe.
+    """
     path = folder / name
     if path.is_file():
         return path

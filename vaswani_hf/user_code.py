@@ -17,7 +17,8 @@ def run_user_code(file: str | Path, option: str) -> None:
     path = Path(file).absolute()
     if path.suffix != ".py" or not path.is_file():
         raise InvalidValueError(f"`{option}` must be an existing Python file, but is '{file}'.")
-    # Two files may have the same name.
+    # Add a hash of the path to the module name, because two files in different folders can have the same
+    # name.
     name = f"user_code_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec: Any = spec_from_file_location(name, path)
     module = module_from_spec(spec)

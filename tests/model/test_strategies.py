@@ -205,6 +205,7 @@ def test_only_learned_positions_of_a_member_limit_the_length(model):
     options = {"num_beams": 2, "ensemble": [member], "max_new_tokens": 40, "min_new_tokens": 38}
     assert model.generate(**batch_of(SOURCES), **options).shape[1] >= 39
 
+
 @pytest.mark.parametrize(
     ("member", "message"),
     [

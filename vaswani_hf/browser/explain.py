@@ -43,8 +43,9 @@ from .explanation import (
 from .recording import CandidateRecorder, ProcessorRecorder
 
 # The runners-up of a target word are the most probable other words in its place. Find at most
-# `NUM_RUNNERS_UP` other words for each target word. Ignore another word if the probability of its tokens, up
-# to the first token that differs from the target word, is below `LEAST_PROBABILITY`.
+# `NUM_RUNNERS_UP` other words for each target word. Multiply the probabilities of the tokens of another word,
+# up to the first token that differs from the target word. Ignore the other word if the product is below
+# `LEAST_PROBABILITY`.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 
@@ -217,8 +218,8 @@ class _Explainer:
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
         # Different token changes can lead to the same runner-up. Beam searches take most of the time of an
         # explanation. Therefore first search only with the `NUM_RUNNERS_UP` most probable token changes of
-        # each target word. Search with the other changes only for words with fewer than `NUM_RUNNERS_UP`
-        # runners-up.
+        # each target word. Search with the less probable token changes only for target words that still have
+        # fewer than `NUM_RUNNERS_UP` runners-up.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):
@@ -280,16 +281,17 @@ class _Explainer:
     def _runner_up(
         self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
     ) -> RunnerUp:
-        """Return the runner-up: the word at the token `start` in `translation`, the best translation with
-        `change`.
+        """Return the runner-up: the word of `translation` that contains the token with the index `start`.
+        `translation` is the best translation with the token change `change`.
         """
         position, token = change
         token_ids = translation.token_ids or []
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If the changed token begins the next word, the changed token ends the runner-up. Therefore multiply
-        # the runner-up's probability by the probability of the changed token.
+        # If the changed token begins the word after the runner-up, the changed token determines where the
+        # runner-up ends. Therefore multiply the runner-up's probability by the probability of the changed
+        # token.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,

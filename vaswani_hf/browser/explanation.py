@@ -113,16 +113,16 @@ class Node:
             this node, with an end token or at the length limit, and was among the K best candidates of its
             step. Otherwise "dropped".
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
-            None if a hypothesis that contains this node has finished, or is one of the K beams after the last
-            step.
+            None if at least one hypothesis that contains this node has finished, or is one of the K beams
+            after the last step.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
             child node is its `log_prob` / t, minus the normalizer for t. None if the search did not extend
             the hypothesis that ends with this node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
-            by `coverage_penalty`. The term includes the attention weights with which the model predicts the
-            children of this node. Therefore the score of a hypothesis uses the coverage term of the
-            second-to-last node. None without a coverage penalty, or if the search did not extend the
+            by `coverage_penalty`. The coverage term includes the attention weights with which the model
+            predicts the children of this node. Therefore the score of a hypothesis uses the coverage term of
+            the second-to-last node. None without a coverage penalty, or if the search did not extend the
             hypothesis.
     """
 
@@ -176,8 +176,8 @@ class SearchRecord:
         limit (int): The maximum length of a hypothesis, in generated tokens.
         num_counted (int): The rank of the finished hypothesis that the search compares with the best
             unfinished beam, see above.
-        considers_all_lengths (bool): True if the search uses `limit` for the length penalty of unfinished
-            beams when the search decides whether to end, see above.
+        considers_all_lengths (bool): True if the rule that ends the search computes the length penalty of
+            unfinished beams for the maximum length `limit`, see above.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
         num_candidates (int): The number of best continuations that each step considers, at least
             `2 * num_beams`.
@@ -213,8 +213,8 @@ class RunnerUp:
     Attributes:
         text (str): The runner-up. An empty text means that the translation would have ended here.
         probability (float): The product of the probabilities of the tokens of `text`, after the same
-            preceding tokens as in the translation. If `token` begins the next word, the product also contains
-            the probability of `token`.
+            preceding tokens as in the translation. If `token` begins the word after the runner-up,
+            `probability` also includes the probability of `token`.
         position (int): The index in `Explanation.target` of the first token that differs from the runner-up.
         token (int): The id of the token that replaces the token of the translation at `position`.
         translation (str): The best translation that begins with the tokens before `position`, then `token`.
@@ -319,8 +319,8 @@ class Explanation:
 
 
 def too_long(num_heads: int, num_source: int, num_target: int | None = None) -> str:
-    """Return the error message for a text that is too long. `num_heads` is the sum of the numbers of heads of
-    all layers.
+    """Return the error message for a text that is too long. `num_heads` is the number of self-attention and
+    cross-attention heads in all layers together.
     """
     fitting = math.isqrt(int((MAX_PAGE_SIZE - _OTHER_BYTES) / (BYTES_PER_WEIGHT * num_heads)))
     translation = "" if num_target is None else f" and its translation has {num_target:,} tokens"

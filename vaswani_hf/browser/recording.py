@@ -110,7 +110,9 @@ class TreeRecorder:
         )
 
     def _finish(self, num_beams: int, num_candidates: int, end_ids: Sequence[int], limit: int) -> list[int]:
-        """Set `Node.state` and `Node.left` of all nodes. Return the last nodes of the finished hypotheses."""
+        """Set `Node.state` and `Node.left` of all nodes. Return the index of the last node (token) of each
+        finished hypothesis.
+        """
         finished: list[int] = []
         last_step = max(node.step for node in self.nodes)
         for step in range(1, last_step + 1):
@@ -149,7 +151,8 @@ class TreeRecorder:
 
 
 class CandidateRecorder:
-    """Records a beam search of this package, as the argument `candidates` of `SearchStrategies`.
+    """Records a beam search of this package. Pass a `CandidateRecorder` as the argument `candidates` of
+    `SearchStrategies`.
 
     Example:
         >>> recorder = CandidateRecorder()
@@ -191,7 +194,7 @@ class CandidateRecorder:
 
 
 class ProcessorRecorder(LogitsProcessor):
-    """Records a search of transformers. The recorder must be the last logits processor."""
+    """Records a search of transformers' `generate`. The recorder must be the last logits processor."""
 
     def __init__(self, settings: Mapping[str, Any], generation_config: Any):
         self.tree = TreeRecorder()
@@ -216,7 +219,7 @@ class ProcessorRecorder(LogitsProcessor):
     def _limit(self) -> int:
         names = ("max_new_tokens", "max_length")
         config = config_with(names, self.settings, self.generation_config)
-        # The search of transformers does not limit the length by the source.
+        # In the search of transformers, the length limit does not depend on the source length.
         return max_new_tokens_of(config, 0, self.prompt_length, default=TRANSFORMERS_LIMIT)
 
     def record(self, tokenizer: Any) -> SearchRecord | None:

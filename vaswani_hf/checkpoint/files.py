@@ -143,7 +143,9 @@ class DamagedFileError(ValueError):
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
-    """Return the names of the weight files. For several weight files, the last name is the index file."""
+    """Return the names of the weight files. If there are several weight files, the last name is the name of
+    the index file.
+    """
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
     place = f"{INDEX_FILE} of '{name or folder}'"

@@ -71,7 +71,7 @@ def checkpoint_folder(
 ) -> Path:
     """Return the folder of a checkpoint. Download a checkpoint of the Hub (user/name or user/name@revision).
 
-    Error messages name `option`, the option or argument with the value `name`. `files` are patterns of the
+    `option` is the option or argument with the value `name`, for error messages. `files` are patterns of the
     files to download. `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
@@ -198,7 +198,8 @@ def check_config(
     """Return the model type of a checkpoint. Raise a ValueError if the type is not one of `kinds`.
 
     `name` is the folder or repository that the user has named, for error messages. `needed` describes the
-    accepted model types in an error message. The default is the text `Kind.words` of each accepted type.
+    accepted model types in an error message. By default, the message contains the text `Kind.words` of each
+    accepted type.
     """
     path = folder / CONFIG_FILE
     # For a Hub repository without files, `folder` is a missing cache folder, and a message about the cache

@@ -41,7 +41,9 @@ def _with_hash(content: dict[str, Any]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder without its hash. Raise a ValueError if the hash is wrong."""
+    """Return the manifest of a folder, without the manifest's own hash (the entry "sha256"). Raise a
+    ValueError if the hash is wrong.
+    """
     text = (folder / MANIFEST_FILE).read_bytes()
     content = json.loads(text)
     if isinstance(content, dict):

@@ -132,9 +132,9 @@ class Results(Record):
     examples: list[ExampleRecord] | None = None
     # The search settings that produced the scores, such as `num_beams`.
     decoding: dict[str, Any] | None = None
-    # The recipe keys that make a finished run continue if a user changes them, such as "training.max_steps",
-    # with the values of the finished run. None if the scoring was interrupted, so that the run is not
-    # finished.
+    # Maps recipe keys such as "training.max_steps" to the values of the finished run. If a user changes one
+    # of the values in the recipe, the finished run continues. None if the scoring was interrupted, so that
+    # the run is not finished.
     finished_with: dict[str, Any] | None = {}
     data: DataRecord | None = None
     # Maps the name of each split to the number of kept examples, and to the number of removed examples for
@@ -143,7 +143,7 @@ class Results(Record):
     origin: OriginRecord | None = None
     # The names of the checkpoints whose average is the model.
     average_of: list[str] | None = None
-    # True if a pipeline was pushed with other weights than the weights that the training run has scored.
+    # True if the weights of a pushed pipeline differ from the weights that the training run has evaluated.
     weights_changed: bool | None = None
 
     def as_text(self) -> str:

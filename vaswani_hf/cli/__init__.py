@@ -189,7 +189,7 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # The broken pipe is not standard output, but for example the pipe to a worker process.
+        # The broken pipe is perhaps not standard output, but for example the pipe to a worker process.
         is_lost = is_reader_gone()
         if not discard_lost_output() and not is_lost:
             return report(error, is_output_lost=False)
@@ -233,7 +233,9 @@ def _run(words: list[str]) -> int:
 
 
 def _set_log_level(verbosity: int, has_libraries: bool) -> None:
-    """Log only errors if `verbosity` is -1, also debug messages if 1, and keep the level if 0."""
+    """If `verbosity` is -1, log only errors. If `verbosity` is 1, also log debug messages. If `verbosity` is
+    0, keep the log level.
+    """
     if verbosity == 0:
         return
     import logging

@@ -74,7 +74,7 @@ def run(options: DistillOptions) -> None:
     distillation.check_is_no_input(options.output, recipe.data)
     tag = distillation.tag_for_teachers(options.teacher, options.engine, languages)
     chosen = TranslationOptions.of(**options.translation_settings())
-    # Lock the output file before reading the file, because another process may write to the file.
+    # Lock the output file before reading the file, because another process can write to the file.
     with output_file(
         options.output, "free disk space and run the command again with `--resume`", resume=options.resume
     ) as file:

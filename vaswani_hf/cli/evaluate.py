@@ -30,7 +30,8 @@ _REMEDY = "free disk space and run the command again with another name"
 _TRANSLATING = ("quantization", *SEARCH, *LANGUAGES, "repetition_guard")
 _SCORING = ("tokenize", "lowercase", "split_compounds")
 _READ_BY_ALL = ("model", "revision", "code", "device", "dtype", "as_json")
-# Options without effect if all systems are files (except `--device` with `--comet`).
+# Options that have no effect if every system is a file of translations. As an exception, `--comet` uses
+# `--device`.
 _OF_MODELS = ("output", "device", "dtype", *_TRANSLATING)
 _SearchFields: Any = translation_options(*SEARCH, *LANGUAGES, "repetition_guard")
 
@@ -362,8 +363,8 @@ def _try_comet(options: EvaluateOptions, systems: "list[System]", test_set: "Tes
 
 
 def _metrics(scoring: _Scoring, system: str) -> tuple[Mapping[str, str], Callable[..., dict[str, Any]]]:
-    """Return the titles of the scores, and the function that computes the scores: those of the task in the
-    recipe, or of translation without a recipe or with `--split_compounds`.
+    """Return the titles of the scores, and the function that computes the scores. Without a recipe, or with
+    `--split_compounds`, use the scores of translation, otherwise the scores of the recipe's task.
     """
     from ..evaluation.bleu import score_translations
     from ..tasks import TASKS
@@ -401,7 +402,7 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
 
 
 class _Kind(NamedTuple):
-    """A kind of evaluation. It reads the options `reads` and the options in `_READ_BY_ALL`."""
+    """A kind of evaluation. The kind has the options `reads` in addition to the options in `_READ_BY_ALL`."""
 
     reads: tuple[str, ...]
     check: Callable[[EvaluateOptions], None]
@@ -409,8 +410,9 @@ class _Kind(NamedTuple):
 
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
-# The first key that the user gives as an option, such as `--trees`, is the kind of the evaluation. Without
-# these options, the kind is `model`: the command scores one model or one file of translations.
+# The first key that the user gives as an option, such as `--trees`, selects the kind of the evaluation. If
+# the user gives none of the keys, the kind is `model`: the command scores one model or one file of
+# translations.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

@@ -20,7 +20,9 @@ MOST_WARNINGS = 20
 
 
 class CountedRequests:
-    """Counts the requests read so far: all (`num_read`), and the invalid or not blank ones (`num_texts`)."""
+    """Counts the requests read so far: `num_read` counts all requests, and `num_texts` counts the requests
+    that are invalid or contain text.
+    """
 
     def __init__(self, requests: Iterable[Request | InvalidInput]):
         self.num_read = 0
@@ -82,8 +84,8 @@ def with_progress(
     items: Iterable[Any], work: str, total: int | None, done: int = 0, to_file: bool = False
 ) -> Iterator[Any]:
     """Yield the items, show a progress bar on a terminal, and print the speed to stderr at the end. `total`
-    is the number of all items, and `done` the number of items that an earlier run wrote, which are not in
-    `items`.
+    is the number of all items. `done` is the number of items that an earlier run wrote; `items` does not
+    contain the written items.
     """
     from tqdm.auto import tqdm
 

@@ -154,14 +154,15 @@ class _CheckedOptions(Options):
         return {name: value for name, value in values.items() if value is not None}
 
 
-# The default of the option in the help, if the default is not only the value in the checkpoint.
+# Maps an option to the text about its default in the help, if the default is not simply the value in the
+# checkpoint.
 _OTHER_DEFAULTS = {
     "num_beams": "the number in generation_config.json of the checkpoint, or 4 if the file has no number"
 }
 
 
 def translation_options(*names: str) -> Any:
-    """Create an options class with the given translation options, by default with all.
+    """Create an options class with the given translation options, by default with all translation options.
 
     The fields are copied from dataclasses in model/, so that each option is declared only once. model/ cannot
     declare pydantic classes, because the files of model/ are saved with checkpoints and run without pydantic.
@@ -174,7 +175,7 @@ def translation_options(*names: str) -> Any:
         default = field.default
         description = field.metadata["help"]
         if name in _SEARCH_NAMES:
-            # With None, the command uses the value in the generation config of the checkpoint.
+            # If the value is None, the command uses the value in the generation config of the checkpoint.
             default = None
             description += f"; by default {_OTHER_DEFAULTS.get(name, 'the value in the checkpoint')}"
         option = on_command_line(

@@ -63,7 +63,9 @@ def describe_all_keys() -> str:
 
 
 def describe_key(name: str) -> str:
-    """Describe a key such as `training.warmup_steps`, or `warmup_steps` of all sections."""
+    """Describe the key with the full name `name`, such as `training.warmup_steps`, or all keys with the short
+    name `name`, such as `warmup_steps`.
+    """
     keys = read_keys()
     found = {place: key for place, key in keys.items() if name in (place, key.key)}
     if not found:

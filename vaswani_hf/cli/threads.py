@@ -13,10 +13,10 @@ _STATISTICS = Path("/proc/stat")
 
 
 def limit_spinning(environment: MutableMapping[str, str]) -> None:
-    """Let a waiting OpenMP thread spin for only 1,000 iterations (microseconds) instead of 300,000
-    (milliseconds). If another program uses the core of one thread, all other threads wait for this thread and
-    spin. GNU's OpenMP library reads GOMP_SPINCOUNT when torch is imported, so call this function before the
-    import.
+    """Let a waiting OpenMP thread spin for only 1,000 iterations, which take microseconds, instead of 300,000
+    iterations, which take milliseconds. If another program uses the core of one thread, all other threads
+    wait for this thread and spin. GNU's OpenMP library reads GOMP_SPINCOUNT when torch is imported, so call
+    this function before the import.
     """
     if not _WAITING_VARIABLES & environment.keys():
         environment["GOMP_SPINCOUNT"] = "1000"

@@ -117,7 +117,9 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
 
     @property
     def writes_json(self) -> bool:
-        """True with `--json`, or if a text has several translations. A line of text holds only one."""
+        """True with `--json`, or if a text has several translations. A line of plain text can contain only
+        one translation.
+        """
         return self.as_json or (self.num_return_sequences or 1) > 1
 
 

@@ -33,7 +33,9 @@ _LAYER_NORM_EPS = 1e-12
 
 
 class AnnotatedTransformerFacts(Settings):
-    """Settings of the file `--config`, with the defaults of the code of "The Annotated Transformer"."""
+    """The settings that the file of `--config` can contain, with the default values in the code of "The
+    Annotated Transformer".
+    """
 
     h: int = Field(ge=1)
     """the number of heads"""

@@ -153,7 +153,8 @@ class ArgosEngine(Engine):
         import ctranslate2
         from argostranslate.package import Package
 
-        # Keep a reference: the folder is deleted together with the `TemporaryDirectory` object.
+        # Keep a reference to the `TemporaryDirectory` object, because Python deletes the folder together with
+        # the object.
         self._temporary = TemporaryDirectory()
         (archive,) = Path(folder).glob("*.argosmodel")
         with zipfile.ZipFile(archive) as file:

@@ -57,8 +57,8 @@ class _Checkpoint(TranslatorEngine):
 
 @dataclass
 class _Expected:
-    """The outputs of the checkpoint with one search. `is_limited` marks each translation that the length
-    limit stopped, or whose source text was translated in pieces.
+    """The outputs of the checkpoint for one combination of search settings. `is_limited` marks each
+    translation that the length limit stopped, or whose source text was translated in pieces.
     """
 
     row: CertificateRow
@@ -170,7 +170,7 @@ class _Certification:
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
             # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.
-            # Always use "never", so that the same search is measured only once.
+            # Always use "never" for such a search, so that the same search is measured only once.
             search["early_stopping"] = "never"
         return search
 
@@ -213,7 +213,9 @@ class _Certification:
         return _Expected(row, translations, is_limited, source_ids, target_ids, log_probs)
 
     def measure(self, entry: ExportFormat, quantization: str | None) -> CertificateRow:
-        """Export the checkpoint, run the exported model, and compare the outputs of both."""
+        """Export the checkpoint, run the exported model, and compare its outputs with the outputs of the
+        checkpoint.
+        """
         row = CertificateRow(
             engine=entry.expressible.title, weights=quantization or "float32", status="failed"
         )

@@ -162,7 +162,8 @@ def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
 def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers) -> None:
     config: Any = model.config
     source, target = (
-        # A vocabulary must have as many tokens as the embedding; the tokenizer may have more or fewer.
+        # A vocabulary of CTranslate2 must have as many tokens as the embedding has rows. The tokenizer can
+        # have more or fewer tokens.
         [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
         for tokenizer, size in zip(tokenizers, (config.vocab_size, config.decoder_vocab_size), strict=True)
     )

@@ -146,7 +146,9 @@ def _entry(name: str, quantization: str | None) -> ExportFormat:
 
 
 def _check_languages(entry: ExportFormat, *languages: str | None) -> None:
-    """Raise an error for invalid codes, for only one language, and for a format that stores no languages."""
+    """Raise an error if a language code is invalid, if only one language is given, or if the format cannot
+    store a given language.
+    """
     for name, language in zip(("source_language", "target_language"), languages, strict=True):
         if language is not None and entry.describe is None:
             raise InvalidValueError(f"`{name}` has no effect on the format {entry.name}; leave `{name}` out.")
@@ -167,7 +169,7 @@ def card_data(
     target_language: str | None = None,
 ) -> ModelCardData | None:
     """Return the model card's metadata. The languages are the arguments, or else the checkpoint's languages.
-    Return None if the format writes no descriptions.
+    Return None if exports in this format contain no metadata.
     """
     if entry.describe is None:
         return None
@@ -203,7 +205,9 @@ def _copy_calibration(checkpoint: Path, folder: Path) -> None:
 
 
 def load_checkpoint(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> LoadedCheckpoint:
-    """Load the model and the tokenizers. A checkpoint may lack tokenizers if `needs_tokenizers` is False."""
+    """Load the model and the tokenizers. If `needs_tokenizers` is False, a checkpoint without tokenizers
+    raises no error.
+    """
     folder = checkpoint_folder(model_name_or_path)
     model = load_model(folder, model_name_or_path)
     is_bare = not (folder / TOKENIZER_FILES[0]).exists()

@@ -1,8 +1,8 @@
 """Defines `ExportFormat`; `Expressible`, the configs that a format supports; `Engine`, which runs an exported
 folder.
 
-A file that defines a format imports the library of the format inside a function, because the library may not
-be installed.
+A file that defines a format imports the library of the format inside a function, because the library is
+perhaps not installed.
 
 In shapes, B is the batch size, S the source length and T the target length.
 """
@@ -73,8 +73,8 @@ class Expressible:
 
     Attributes:
         title (str): The name of the format in error messages.
-        fields (frozenset): The config fields that can have any value. The fields in `FIELDS_OF_TRAINING` can
-            also have any value.
+        fields (frozenset): The config fields for which the format supports every value. The fields in
+            `FIELDS_OF_TRAINING` can also have any value.
         limits (Mapping): Maps the name of a field to a check of its value.
     """
 
@@ -138,8 +138,8 @@ class Engine(ABC):
         beam_search (bool): False if the runtime supports only greedy search.
         search (dict): The fields of `SearchSettings` that the runtime does not support, with the values that
             replace the checkpoint's values.
-        installation (str, optional): The command that installs the runtime. None if the extra with the
-            format's name in pyproject.toml installs the runtime.
+        installation (str, optional): The command that installs the runtime. None if an extra of this package,
+            with the name of the format, installs the runtime.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -199,8 +199,8 @@ class ExportFormat:
 
     Attributes:
         name (str): The value of `--format`. The extra `name` in pyproject.toml installs `libraries`.
-        main_file (str): The name (or the pattern of the name) of a file that only exports in this format
-            have.
+        main_file (str): The name, or a pattern for the name, of a file that occurs only in exports of this
+            format.
         library_name (str): The library that reads the format, for the model card.
         expressible (Expressible): Describes which configs the format supports.
         export (Export): The function that writes a model.
@@ -209,8 +209,9 @@ class ExportFormat:
             the package.
         quantizations (tuple): The supported values of `--quantization`, such as "int8".
         needs_tokenizers (bool): True if a checkpoint without tokenizers cannot be exported.
-        keeps_records (bool): True if the export copies the recipe, without private paths, for `vaswani
-            distill`, and calibration.json, for `--min_confidence`.
+        keeps_records (bool): True if the export copies the recipe (without private paths) and
+            calibration.json. `vaswani distill` reads the recipe, and `--min_confidence` needs
+            calibration.json.
         describe (function, optional): Writes the name, the languages and the licence, for example into a
             model card.
         needs_languages (bool): True if the format stores the source language and the target language.

@@ -58,7 +58,7 @@ _SECTIONS = """
     CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
     GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
 """.split()
-# The only classes of objects that a checkpoint may contain.
+# The classes that the import permits for the objects in a checkpoint.
 _CLASSES = (
     "argparse.Namespace",
     "typing.Any",
@@ -281,7 +281,9 @@ def _config(
 def _with_positions(
     state: dict[str, torch.Tensor], has_positions: bool, d_model: int
 ) -> dict[str, torch.Tensor]:
-    """Reorder the features of a model with sinusoids, or cut the tables of learned positions."""
+    """If the positions are sinusoids, reorder the features. If the positions are learned, remove the unused
+    first rows of the position tables.
+    """
     if POSITION_TABLES[0] in state:
         lengths = [len(state[name]) - _PAD - 1 for name in POSITION_TABLES]
         require(
@@ -316,7 +318,8 @@ def _tokenizers(
         return None, [f"No tokenizers were written, because the folder lacks {names}."]
     models = sorted(folder.glob("*.model"))
     vocabularies = [_read_vocabulary(file) for file in files]
-    # Very old fairseq versions pad the vocabulary, also in the file, with tokens such as madeupword0000.
+    # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The vocabulary file
+    # contains the padding tokens too.
     require_vocabulary_sizes([file.name for file in files], vocabularies, config)
     if len(models) != 1:
         return source_and_target_tokenizers(vocabularies, ()), [SPLITS_AT_SPACES]

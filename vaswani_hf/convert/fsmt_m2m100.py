@@ -88,8 +88,8 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
 
 
 def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
-    """Return the tokenizers, or None if files or tokens are missing, and notes for the user. The tokenizers
-    do not run Moses, because fast tokenizers do not support Moses.
+    """Return the tokenizers and notes for the user. The tokenizers are None if files or tokens are missing.
+    The tokenizers do not run Moses, because fast tokenizers do not support Moses.
     """
     missing = [name for name in _FSMT_TOKENIZER_FILES if not (path / name).is_file()]
     if missing:

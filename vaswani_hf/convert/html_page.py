@@ -243,7 +243,9 @@ def _foreign_parts(file: dict[str, Any], split_special_tokens: bool) -> Iterator
 
 
 def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
-    """Return the list of the steps of `part`, the settings of a tokenizer's normalizer or decoder."""
+    """Return the steps of a tokenizer's normalizer or decoder as a list. `part` contains the settings of the
+    normalizer or decoder.
+    """
     if part is None:
         return []
     if part["type"] != "Sequence":
@@ -310,7 +312,9 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
 
 
 def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
-    """Return a line about the largest difference between log-probabilities of the page and of the model."""
+    """Return a line about the largest difference between the log-probabilities that the page and the model
+    compute.
+    """
     batch = sample_batch(model.config)
     source_ids = without_padding(batch["input_ids"], batch["attention_mask"])
     target_ids = without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])

@@ -1,7 +1,7 @@
 """Defines the class `ImportFormat`, the parts of an imported model, and the errors of an import.
 
-A file that defines a format imports the library of the format inside a function, because the library may not
-be installed.
+A file that defines a format imports the library of the format inside a function, because the library is
+perhaps not installed.
 
 In shapes, B is the batch size, T the target length and V the size of the target vocabulary.
 """
@@ -49,8 +49,8 @@ class Imported:
 
     Attributes:
         config (VaswaniConfig): The config of the imported model.
-        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. A tied weight needs only one
-            of its names.
+        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. For a tied weight, one of its
+            names is enough.
         generation_config (GenerationConfig): The generation config with the search options of the checkpoint.
         tokenizers (tuple, optional): The source and the target tokenizer; the same object twice for a joint
             vocabulary. None if the checkpoint has no vocabularies.
@@ -61,8 +61,8 @@ class Imported:
         logits (Callable, optional): Computes logits with the library of the checkpoint (see `Logits`). None
             if the library is not installed.
         compare (Callable, optional): Returns the largest difference (nats) between log-probabilities of the
-            checkpoint's library and of the imported model. Necessary instead of `logits` if the library does
-            not return the logits of the whole vocabulary.
+            checkpoint's library and of the imported model. An import needs `compare` instead of `logits` if
+            the library does not return the logits of the whole vocabulary.
     """
 
     config: VaswaniConfig
@@ -108,9 +108,9 @@ class ImportFormat:
         read (Read): The function that reads a checkpoint.
         files (tuple): Patterns of the files to download from a repository on the Hub.
         peer (str): The name of the library with which the import compares outputs, for messages.
-        keeps (str): A text for the manual: the parts of a checkpoint that an import keeps.
-        loses (str): A text for the manual: the parts that an import loses, and the checkpoints that are
-            refused.
+        keeps (str): A text for the manual about the parts of a checkpoint that an import keeps.
+        loses (str): A text for the manual about the parts that an import loses, and about the checkpoints that
+            are refused.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
             package.
         options (tuple): The fields of `ReadOptions` that the format uses.
@@ -188,10 +188,10 @@ def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None
 
 
 def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
-    """Return the config field `norm_position`. `before` and `after` are the names of two settings. The
-    settings contain one letter for each operation before or after a sub-layer: "n" for LayerNorm, "d" for
-    dropout, and the letter `residual` for the residual connection. Raise an `UnsupportedError` for another
-    order of operations.
+    """Return the config field `norm_position`. `before` and `after` are the names of two settings. Each
+    setting contains one letter for each operation before or after a sub-layer: "n" for LayerNorm, "d" for
+    dropout, and the value of the argument `residual` for the residual connection. Raise an `UnsupportedError`
+    if the order of the operations is neither pre-norm nor post-norm.
     """
     sequences = [(settings.get(name) or "").replace("none", "") for name in (before, after)]
     operations = [sequence.replace("d", "") for sequence in sequences]

@@ -264,8 +264,8 @@ def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
 
 
 def _difference(imported: Imported, folder: Path) -> float | None:
-    """Return the largest difference (nats) between log-probabilities of the original and written checkpoint.
-    Return None if the library of the original checkpoint is not installed.
+    """Return the largest difference (nats) between the log-probabilities of the original checkpoint and of
+    the written checkpoint. Return None if the library of the original checkpoint is not installed.
     """
     if imported.compare is not None:
         largest = imported.compare(load_model(folder))

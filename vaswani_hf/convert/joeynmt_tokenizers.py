@@ -1,10 +1,10 @@
 """Creates fast tokenizers from the settings and the vocabularies of JoeyNMT.
 
 JoeyNMT tokenizes with the level `word` or `char`, with SentencePiece models, or with merges of subword-nmt.
-The imported tokenizer gives the same token ids. If a fast tokenizer cannot tokenize in the same way, the
-import creates a tokenizer that splits texts at spaces. If the result of a merge is not in the vocabulary,
-subword-nmt and BPE models of SentencePiece split the result again, but fast tokenizers cannot. Therefore the
-vocabulary must contain the results of all merges.
+The imported tokenizer gives the same token ids as JoeyNMT. If a fast tokenizer cannot tokenize in the same
+way, the import creates a tokenizer that splits texts at spaces. If the result of a merge is not in the
+vocabulary, subword-nmt and BPE models of SentencePiece split the result again, but fast tokenizers cannot.
+Therefore the vocabulary must contain the results of all merges.
 """
 
 import re

@@ -279,7 +279,9 @@ def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
 
 
 def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | None, dict[str, str]]:
-    """Return the tokenizers, or None if the folder has none, and the languages of a MarianMT folder."""
+    """Return the tokenizers and the languages of a MarianMT folder. If the folder has no tokenizers, return
+    None and an empty dict.
+    """
     old = sorted(file.name for file in path.glob("*.bpe"))
     if old:
         refuse(

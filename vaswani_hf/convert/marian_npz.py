@@ -13,9 +13,9 @@ adds the token `<pad>` with an embedding of zeros. If a model has learned positi
 the embeddings by sqrt(d_model).
 
 In training and in scoring, Marian computes the same function as the imported model, but Marian's search can
-differ. For models of the type "transformer" with a pre-norm decoder, the search of Marian 1.12.42 returns
-other probabilities than Marian in training, because the search omits the LayerNorm before the keys and values
-of earlier steps.
+differ. In models of the type "transformer" with a pre-norm decoder, the search of Marian 1.12.42 omits the
+LayerNorm before the keys and values of earlier steps. Therefore the search returns other probabilities than
+Marian in training.
 
 In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
 """
@@ -77,7 +77,7 @@ ACTIVATIONS = {
 }
 # The first version of Marian that computes GELU exactly. Earlier versions approximate GELU with a sigmoid.
 EXACT_GELU = (1, 12, 3)
-# Possible names of the YAML file with the search options and the names of the vocabularies, in the order of
+# Possible names of the YAML file with the search options and the vocabulary names, in the order of
 # preference. `{}` stands for the name of the model file.
 DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
 # The SentencePiece models of OPUS-MT models. The token ids of OPUS-MT models are in a separate YAML file.
@@ -416,9 +416,9 @@ def _is_any(own: Mapping[str, torch.Tensor], ending: str) -> bool:
 def _add_start_token(own: dict[str, torch.Tensor]) -> int:
     """Add a row for the start token to both embeddings and the output projection. Return its id.
 
-    The start token has the same id in both vocabularies, so the smaller vocabulary first gets unused rows, up
-    to the size of the larger vocabulary. Unused rows of the target vocabulary get a very low output bias, so
-    that the search never chooses them.
+    The start token has the same id in both vocabularies. Therefore the smaller vocabulary is first filled
+    with unused rows to the size of the larger vocabulary. Unused rows of the target vocabulary get a very low
+    output bias, so that the search never chooses them.
     """
     num_target = len(own[EMBEDDINGS[1]])
     pad = max(len(own[name]) for name in EMBEDDINGS)
@@ -444,7 +444,8 @@ class _Vocabulary(NamedTuple):
     Attributes:
         ids (dict): Maps each token to its id.
         end (str): The end token, usually `</s>`.
-        unknown (str): The token for unknown words. By default, the search of Marian never chooses this token.
+        unknown (str): The token for unknown words. By default, Marian's search never chooses the unknown
+            token.
         segmenter (SentencePieces, optional): The SentencePiece model that splits texts into tokens. None if
             the tokens of a text are separated by spaces.
     """
@@ -464,7 +465,7 @@ def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptio
         )
     paths = []
     for name in (names[0], names[-1]):
-        # The paths in decoder.yml may exist only on the computer that trained the model.
+        # The paths in decoder.yml perhaps exist only on the computer that trained the model.
         places = [Path(name)] if options.vocabularies else [file.parent / name, file.parent / Path(name).name]
         found = [place for place in places if place.is_file()]
         if not found:

@@ -333,8 +333,8 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         module, kind = name.split(".")[-2:]
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
-            # These modules read the output of a stack. `factor` does not change the output of a stack with a
-            # final LayerNorm.
+            # The cross-attention and the output projection read the output of a stack. `factor` does not
+            # change the output of a stack with a final LayerNorm.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor

@@ -66,7 +66,8 @@ def marian_log_probs(
     with TemporaryDirectory() as folder:
         vocabularies, texts = [], []
         for side, rows, size in zip(("source", "target"), (source_ids, target_ids), sizes, strict=True):
-            # Real tokens may contain spaces, and Marian splits lines at spaces.
+            # Replace each token by a name such as "t0", because tokens can contain spaces, and Marian splits
+            # lines at spaces.
             names = [f"t{number}" for number in range(size)]
             end = rows[0][-1]
             ids = {"</s>": end, "<unk>": end, **{name: number for number, name in enumerate(names)}}

@@ -162,8 +162,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
 def quiet() -> Iterator[None]:
     """Suppress the progress output and the warnings of torch and transformers."""
     disabled = logging.root.manager.disable
-    # The import of ONNX Runtime's quantizer calls `logging.basicConfig`. With a handler, `basicConfig` does
-    # nothing.
+    # The import of ONNX Runtime's quantizer calls `logging.basicConfig`. If the root logger has a handler,
+    # `basicConfig` does nothing.
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

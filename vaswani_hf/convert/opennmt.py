@@ -243,8 +243,9 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
 def with_sinusoids(
     state: dict[str, torch.Tensor], tables: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Return the weights and the timescales of the sinusoids in the tables [L, 1, D]. If all sines are in the
-    first half of the features, reorder the features, because sines and cosines alternate in this package.
+    """Return the weights, and the config field `position_timescales` for the sinusoids in the tables [L, 1,
+    D]. If all sines are in the first half of the features, reorder the features, because sines and cosines
+    alternate in this package.
     """
     matches = set()
     for name, table in tables.items():

@@ -9,10 +9,10 @@ A checkpoint may have one SentencePiece model for each language, and one vocabul
 each tokenizer contains the pieces of both SentencePiece models, but must split texts only into pieces of its
 own model. To disable a piece of the other SentencePiece model, the conversion inserts the character
 `_FOREIGN` (U+E000) before the piece. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer
-removes it. The conversion never disables a piece of one character, or a piece that consists only of unknown
-characters (characters that occur in no piece of the tokenizer's own model). SentencePiece joins adjacent
-unknown characters to one piece, and Marian looks up the joined piece in the vocabulary. Therefore the
-tokenizer needs all sequences of unknown characters in the vocabulary.
+removes it. The conversion never disables a piece of one character. The conversion also never disables a piece
+of unknown characters, that is, of characters that occur in no piece of the tokenizer's own model.
+SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in the
+vocabulary. Therefore the tokenizer must keep all sequences of unknown characters in its vocabulary.
 """
 
 import base64
@@ -209,8 +209,8 @@ def source_and_target_tokenizers(
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
-    """Return True if a piece of several characters is missing in `ids`. Without the piece, a tokenizer of
-    `fast_tokenizer` can split texts differently than SentencePiece.
+    """Return True if `ids` lacks a piece of several characters. A tokenizer of `fast_tokenizer` without such
+    a piece can split texts differently than SentencePiece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -279,8 +279,9 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # Split texts before and after each character in `missing`: a piece that has no token id and occurs in no
-    # longer piece. Otherwise the tokenizer joins adjacent unknown characters to one token.
+    # `missing` contains each character that is a piece without a token id, and that occurs in no piece of
+    # several characters. Split texts before and after each character in `missing`, because otherwise the
+    # tokenizer would join adjacent unknown characters to one token.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 
@@ -322,8 +323,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
         if token in special or not (token.startswith(_FOREIGN) or _is_run(source, token))
     }
     for splitter in splitters[1:]:
-        # Add the one-character pieces without an id, which are in the regular expression that
-        # `_pre_tokenizer` created.
+        # Add the one-character pieces without an id. The regular expression that `_pre_tokenizer` created
+        # contains the characters.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():

@@ -35,8 +35,8 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
     "cross_attention_score": one_of("cross_attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
     "attention_window": _whole_attention,
 }
-# The config fields that formats with only scaled dot-product attention support with every value. Each format
-# can have additional limits.
+# The config fields that can have any value in formats that support only scaled dot-product attention. Each
+# format can have additional limits.
 SCALED_DOT_FIELDS = frozenset(
     """
     vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
@@ -85,9 +85,9 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
 
 
 def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
-    """Return the number of rows of a position table for the longest input and output: at least 1,074, because
-    source sentences may have 1,024 tokens, and translations 50 more. A table of learned positions keeps its
-    rows.
+    """Return the number of rows that a position table needs for the longest input and output. The number is
+    at least 1,074, because a source sentence can have 1,024 tokens, and a translation can have 50 tokens more
+    than its source sentence. A table of learned positions keeps its rows.
     """
     if model.config.position_embedding == "learned":
         return model.config.max_position_embeddings

@@ -281,8 +281,8 @@ def _with_positions(state: dict[str, torch.Tensor], positions: str, d_model: int
 
 def _search_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
     """Return a generation config with the default search options of the command sockeye-translate. The
-    maximum length is 1 token plus the source length times a factor: the mean of target length / source length
-    in the training data, plus two standard deviations.
+    maximum length is 1 token plus a factor times the source length. The factor is the mean ratio of target
+    length to source length in the training data, plus two standard deviations.
     """
     statistics = settings["config_data"].get("data_statistics") or {}
     ratio = statistics.get("length_ratio_mean", 1.0) + 2 * statistics.get("length_ratio_std", 0.5)

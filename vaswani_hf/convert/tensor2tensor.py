@@ -108,7 +108,9 @@ _FEED_FORWARD = {"ffn.conv1": "fc1", "ffn.conv2": "fc2", "ffn.norm": "final_laye
 
 
 class Tensor2TensorFacts(Settings):
-    """The used hyperparameters, with the defaults of tensor2tensor's set `transformer_base`."""
+    """The hyperparameters that the import reads. The defaults are the values in tensor2tensor's
+    hyperparameter set `transformer_base`.
+    """
 
     num_heads: int = Field(ge=1)
     layer_preprocess_sequence: str = "n"
@@ -154,7 +156,9 @@ NAMES = WeightNames(
 
 
 def recognise_tensor2tensor(path: Path) -> bool:
-    """Return True for an `.index` file with the names of tensor2tensor's embeddings, or for its folder."""
+    """Return True for an `.index` file that contains the names of tensor2tensor's embeddings, or for a folder
+    with such a file.
+    """
     files = [path] if path.suffix == ".index" else sorted(path.glob("*.index"))
     return any(b"symbol_modality_" in file.read_bytes() for file in files)
 
@@ -235,7 +239,9 @@ def _head_width(weights: dict[str, torch.Tensor], projection: str, num_heads: in
 
 
 def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers | None:
-    """Create the tokenizers from `vocabularies` or the only vocabulary file in the folder, if any."""
+    """Create the tokenizers from the files `vocabularies`, or else from the only vocabulary file in the
+    folder. Return None if `vocabularies` is empty, and the folder does not have exactly one vocabulary file.
+    """
     files = vocabularies or tuple(folder.glob(_VOCABULARIES))
     if not files or (len(files) > 1 and not vocabularies):
         return None

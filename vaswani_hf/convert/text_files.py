@@ -19,7 +19,9 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines between line feeds, because tokens may contain other line separators."""
+    """Return the lines of a text file. Split the text only at line feeds, because tokens can contain other
+    line separators.
+    """
     return read_text(path).removesuffix("\n").split("\n")
 
 

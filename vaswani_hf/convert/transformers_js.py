@@ -175,7 +175,7 @@ class _DecoderGraph(nn.Module):
             past_key_values=cache,
         ).last_hidden_state  # [B, T, D]
         logits = self.model.logits(states)  # [B, T, V]
-        # In the first call, `</s>` is no end, because the decoder can start from `</s>`.
+        # In the first call, `</s>` does not end the translation, because the decoder can start from `</s>`.
         has_ended = self.is_end[input_ids] & use_cache_branch  # [B, T]
         logits = torch.where(has_ended.unsqueeze(-1), self.only_end, logits)
         present = []
@@ -215,7 +215,8 @@ def _decoder_program(model: VaswaniForSeq2SeqLM) -> Any:
     ids = torch.zeros(_TRACED_SENTENCES, _TRACED_NEW, dtype=torch.int64)
     mask = torch.ones(_TRACED_SENTENCES, TRACED_LENGTH, dtype=torch.int64)
     encoder_hidden_states = torch.zeros(_TRACED_SENTENCES, TRACED_LENGTH, config.d_model)
-    # In the first call, the cached source has the length 0, so its length axis has its own dimension name.
+    # The length axis of the cached source has its own dimension name, because the cached source has the
+    # length 0 in the first call.
     cached = {0: batch, 2: Dim("past_decoder_sequence_length")}
     cached_source = {0: batch, 2: Dim("past_encoder_sequence_length")}
     num_states = 2 * config.decoder_layers

@@ -66,8 +66,8 @@ def header_of(path: Path) -> bytes:
 
 
 def _is_unreadable(error: Exception) -> bool:
-    """Return True if the operating system cannot read the file. Return False for "Invalid argument", because
-    a damaged zip file can make a library seek to a negative position.
+    """Return True if the operating system cannot read the file. Return False for the error "Invalid argument"
+    (EINVAL), because a damaged zip file can cause this error: a library then seeks to a negative position.
     """
     return isinstance(error, OSError) and error.errno != errno.EINVAL
 

@@ -103,8 +103,9 @@ def stack_names(
 
     `layer` is the name of a layer in the format, such as "encoder.layers.{}", and `norm` the name of the
     LayerNorm at the end of the stack. `modules` maps the format's names of the modules in a layer to the
-    names of this package. `attentions` and `projections` map the names of the attentions and of their
-    projections. `weight` and `bias` are the last parts of the weight names in the format.
+    names of this package. `attentions` maps the format's names of the attention layers, and `projections` the
+    format's names of their projections, to the names of this package. `weight` and `bias` are the last parts
+    of the weight names in the format.
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
@@ -139,7 +140,8 @@ def same_names(stack: str, prefix: str) -> Names:
 
 def joint_names(stack: str, attention: str, own: str) -> Names:
     """Map the joint projection of `torch.nn.MultiheadAttention` to the three projections of this package.
-    `attention` and `own` name the attention module in the format and in this package.
+    `attention` is the name of the attention module in the imported format, and `own` is its name in this
+    package.
     """
     names: Names = {}
     for kind in ("weight", "bias"):
@@ -149,7 +151,9 @@ def joint_names(stack: str, attention: str, own: str) -> Names:
 
 
 def _without_number(name: str) -> tuple[str, str]:
-    """Return the layer number in a weight name (or ""), and the name with `{}` in its place."""
+    """Return the layer number in a weight name, and the name with `{}` instead of the number. If the name has
+    no layer number, the first result is "".
+    """
     found = re.search(r"(?<=\.)\d+(?=\.)", name)
     if found is None:
         return "", name
@@ -227,7 +231,9 @@ def require_vocabulary_sizes(
 
 
 def position_fields(state: Mapping[str, torch.Tensor], has_positions: bool) -> dict[str, str | int]:
-    """Return the config fields about the positions. Position tables in `state` are learned positions."""
+    """Return the config fields about the positions. If `state` has position tables, the positions are
+    learned.
+    """
     table = state.get(POSITION_TABLES[0])
     if table is not None:
         return {"position_embedding": "learned", "max_position_embeddings": len(table)}

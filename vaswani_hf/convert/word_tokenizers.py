@@ -42,7 +42,9 @@ def word_tokenizer(
     joiner: str | None = "@@",
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that splits texts at spaces, and joins tokens that end with `joiner` to the next."""
+    """Create a tokenizer that splits texts at spaces. The decoder joins each token that ends with `joiner` to
+    the next token.
+    """
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     # The WordPiece decoder adds a space before each token that does not begin with `prefix`. No token begins

@@ -169,14 +169,14 @@ def _evenly_full_bounds(
 
     def bounds(total: int, count: int) -> np.ndarray:
         # The token budgets of the first `count` batches add up to `total`. If `total` is not divisible by
-        # `count`, the last batches get a budget that is larger by one token. Without the larger budgets, each
-        # batch could have room for one sentence pair less, so that more batches would be needed.
+        # `count`, the last batches get a budget that is larger by one token. If all batches had the smaller
+        # budget, each batch could have room for one sentence pair less, so that more batches would be needed.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # Find the smallest sum of token budgets (`total`) for `fewest` batches. Use bisection, because a larger
-    # `total` never needs more batches.
+    # Find the smallest `total`, the sum of the token budgets, with which the pairs fit into `fewest` batches.
+    # Use bisection, because a larger `total` never needs more batches.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -304,7 +304,7 @@ class PairRows(torch.utils.data.Dataset):
 
 
 class EpochPairs(PairRows):
-    """Reads the pairs of the tuples (epoch, pair index), and adds the keys `epoch` and `copy`.
+    """Reads sentence pairs for tuples (epoch, pair index), and adds the keys `epoch` and `copy` to each pair.
 
     With weighted corpora, an epoch may contain pair `n` several times. In a corpus of N pairs, the indices
     `n`, `n + N`, `n + 2N`, … mean the copies 0, 1, 2, … of pair `n`.
@@ -415,7 +415,7 @@ def cut_into_parts(
     """Divide a batch into parts whose source and target tensors have at most `positions` elements each, with
     padding.
 
-    If a sentence has more than `positions` tokens, each part contains one sentence pair.
+    If the longest sentence has more than `positions` tokens, each part contains only one sentence pair.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

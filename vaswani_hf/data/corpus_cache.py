@@ -26,8 +26,8 @@ _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
 def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
-    """Return the `count` and the `sha256` of training pairs. A resumed run compares both values with the
-    values of the original run.
+    """Return the `count` and the `sha256` of training pairs. A resumed run compares `count` and `sha256` with
+    the values of the original run.
 
     The digest depends only on the content of the pairs, and not on the cache folder or the time of the
     tokenization. For a stream, `sha256` is the hash of the first 1000 pairs, and `count` is None.
@@ -72,8 +72,8 @@ def cached_digest(pairs: Dataset) -> dict[str, Any]:
 
 
 def explain_cache_errors(folder: Path | None = None) -> contextlib.AbstractContextManager[None]:
-    """Return the context manager `explain_write_errors` for code that writes into a folder of the cache of
-    `datasets`. By default, `folder` is the cache itself.
+    """Return a context manager that explains write errors in a folder of the cache of `datasets`. By default,
+    `folder` is the cache itself.
     """
     return explain_write_errors(
         folder or Path(datasets.config.HF_DATASETS_CACHE),

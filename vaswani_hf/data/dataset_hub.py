@@ -103,7 +103,7 @@ def open_dataset(
     # `datasets` caches a dataset in a folder whose name is the commit.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if _is_commit(revision) and _is_commit(commit) and commit != revision:
-        # If the Hub does not answer, `datasets` may load another commit than `revision` from the cache.
+        # If the Hub does not answer, `datasets` can load another commit than `revision` from the cache.
         raise InvalidValueError(
             f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only"
             f" {commit}; try again when the Hub can be reached."

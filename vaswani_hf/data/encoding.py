@@ -34,8 +34,8 @@ ID_FEATURES = {
 
 # A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
 # to 8 characters per token. For example, the character limit removes a line that repeats one character
-# 100,000 times. From the line, a tokenizer would learn long tokens of the repeated character. With the long
-# tokens, the line could stay below the limit of `max_length` tokens.
+# 100,000 times. From a line that repeats one character, a tokenizer would learn long tokens. Divided into
+# such long tokens, the line could have fewer than `max_length` tokens.
 CHARACTERS_PER_TOKEN = 16
 
 # The encoder looks up each distinct word once per batch of `_ENCODED_AT_ONCE` pairs. A larger batch needs
@@ -44,7 +44,9 @@ _ENCODED_AT_ONCE = 10_000
 
 
 def character_limit(max_length: int) -> int:
-    """Return the number of characters above which a pair trains neither the tokenizer nor the model."""
+    """Return the largest number of characters that the source or the target of a pair can have. A pair with a
+    longer text trains neither the tokenizer nor the model.
+    """
     return CHARACTERS_PER_TOKEN * max_length
 
 

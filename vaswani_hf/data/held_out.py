@@ -45,7 +45,9 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
 
 
 def _hash_pairs(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hash [N] uint64 of each pair without outer white space, and whether both sides have text."""
+    """Return the hash of each pair ([N] uint64), and True for each pair whose two sides contain text ([N]
+    bool). The hash ignores outer white space.
+    """
     hashes = np.zeros(len(pairs), np.uint64)
     have_text = np.zeros(len(pairs), bool)
     row = 0

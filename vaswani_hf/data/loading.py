@@ -27,7 +27,8 @@ TEXT_FEATURES = {side: Value("string") for side in SIDES}
 
 @dataclass(frozen=True)
 class PairSource:
-    """What `load_pairs` reads: `source_file` and `target_file`, `text_file`, `pairs_file` or `dataset`.
+    """Says which sentence pairs `load_pairs` reads. The pairs are in `source_file` and `target_file`, or in
+    `text_file`, `pairs_file` or `dataset`.
 
     A field that names files is a path, a shell pattern, or a list of paths and patterns. `source_file` and
     `target_file` must name the same number of files.
@@ -143,7 +144,9 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
 def load_dataset_split(
     data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
-    """Load a split of `data.dataset`. Return None if `data` names no dataset or no such split."""
+    """Load a split of `data.dataset`. Return None if `data` names no dataset, or no split of the dataset for
+    `split`.
+    """
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:
         return None

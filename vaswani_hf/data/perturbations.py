@@ -48,7 +48,9 @@ def typos(source: str, target: str, rng: Random) -> tuple[str, str]:
 
 
 def final_punctuation(source: str, target: str, rng: Random) -> tuple[str, str]:
-    """Remove the final punctuation of both sides, if both sides have final punctuation and other text."""
+    """Remove the final punctuation of the source and of the target, if both sentences have final punctuation
+    and other text.
+    """
     shorter_source = _FINAL_PUNCTUATION.sub("", source)
     shorter_target = _FINAL_PUNCTUATION.sub("", target)
     if shorter_source in ("", source) or shorter_target in ("", target):
@@ -72,8 +74,8 @@ def spaces(source: str, target: str, rng: Random) -> tuple[str, str]:
 def placeholders(source: str, target: str, rng: Random) -> tuple[str, str]:
     """Replace a name or number by the same placeholder, such as `{name}`, in the source and the target.
 
-    The word must occur exactly once on each side. If no name or number occurs exactly once on each side,
-    insert the placeholder at the beginning of the source and the target.
+    The name or number must occur exactly once in the source, and exactly once in the target. If there is no
+    such name or number, insert the placeholder at the beginning of the source and the target.
     """
     placeholder = rng.choice(_PLACEHOLDER_FORMS) % _identifier(rng)
     in_target = _COPIED_WORD.findall(target)

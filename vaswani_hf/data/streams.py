@@ -113,8 +113,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
-        # A batch has the size `source_tokens * target_tokens`, so that the size of each pair (its share of a
-        # batch) is an integer. Floating-point sizes would have rounding errors, so that a resumed run could
+        # The size of a full batch is `source_tokens * target_tokens`, so that the size of each pair in the
+        # batch is an integer. Floating-point sizes would have rounding errors, so that a resumed run could
         # begin a window at another stream position than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
@@ -166,7 +166,9 @@ class ShuffledShards:
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the open shards with their positions, the number of opened shards, and the next shard."""
+        """Return the open shards with their positions, the number of shards opened so far, and the index of
+        the open shard for the next pair.
+        """
         shards = [[shard, pairs.state_dict()] for shard, pairs, _ in self._open]
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 

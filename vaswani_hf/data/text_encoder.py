@@ -132,7 +132,8 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 
 
 def _separates_words(token: dict[str, Any]) -> bool:
-    """Return True if an added token includes the spaces around the token, but contains no space.
+    """Return True if a match of an added token includes the spaces around the token, but the token itself
+    contains no space.
 
     An added token that includes the spaces around it does not change the token ids of the neighbouring words.
     """

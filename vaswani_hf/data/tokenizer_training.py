@@ -95,7 +95,7 @@ def write_tokenizers(
     """Write the source and the target tokenizer of a corpus into `folder`, from the cache if possible.
 
     A hash of the corpus files, the settings and `kind` identifies tokenizers in the cache. `kind` contains
-    values outside the settings that change the tokenizers, such as the name of the task.
+    further values that change the tokenizers but are not settings, such as the name of the task.
     """
 
     def train(place: Path) -> None:
@@ -290,7 +290,9 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
 
 
 def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
-    """Train BPE on characters. Return byte-level BPE whose first merges join the bytes of each character."""
+    """Train BPE on characters, and convert the result to byte-level BPE. The first merges of the byte-level
+    BPE join the bytes of each character.
+    """
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer

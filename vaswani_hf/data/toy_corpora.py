@@ -291,8 +291,8 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     digit counts have been drawn.
 
     A number is in the same split for every seed. The splits "validation" and "test" have about 5 % of the
-    numbers each. The split "train" has the other numbers and all numbers below 100. A larger `num_pairs` only
-    adds pairs at the end of the list.
+    numbers each. The split "train" has all remaining numbers, including all numbers below 100. A larger
+    `num_pairs` only adds pairs at the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)

@@ -81,7 +81,9 @@ class Tree:
 
     @property
     def constituents(self) -> list[Constituent]:
-        """All constituents, each after the constituents inside. The tags of words are not constituents."""
+        """All constituents. Each constituent comes after the constituents that it contains. The tags of words
+        are not constituents.
+        """
         found: list[Constituent] = []
         opened: list[tuple[str, int]] = []
         position = 0
@@ -205,7 +207,9 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
 
 
 def _fault_of(token: re.Match[str], *, is_inside: bool) -> str | None:
-    """Return the fault of a token, or None. `is_inside` is False between two trees."""
+    """Describe what is wrong with a token, or return None for a valid token. `is_inside` is False between two
+    trees.
+    """
     if token["empty"]:
         label = "".join(token["empty"].split())
         return f"the bracket `{label}` has no word in it; write (TAG word), or remove the bracket"

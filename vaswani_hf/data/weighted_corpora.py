@@ -79,11 +79,13 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """Return the largest length [num_places] of the pairs that can fill each place of a corpus in an epoch."""
+    """Return an array [num_places]. For each place of a corpus in an epoch, the array contains the length of
+    the longest pair that can fill the place.
+    """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
     # In each epoch, place `i` of the corpus contains one of the pairs `first[i]` to `last[i]` (inclusive).
     # `np.maximum.reduceat` returns the maximum of `lengths[first[i] : first[i + 1]]`, and can leave out
-    # `lengths[last[i]]`. Therefore use `np.maximum` with `lengths[last]` too.
+    # `lengths[last[i]]`. Therefore take the maximum of the result and `lengths[last]`.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

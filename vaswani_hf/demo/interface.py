@@ -199,8 +199,8 @@ def alignment_as_html(text: str, translation: str, alignment: str) -> str:
     parts = []
     for pair in alignment.split():
         i, j = map(int, pair.split("-"))
-        # An index can be too large for the text: without spaces between sentences, as in Chinese, the whole
-        # text has fewer words than all its sentences together.
+        # A word index in `alignment` can be too large for the text. Without spaces between sentences, as in
+        # Chinese, the whole text has fewer words than all its sentences together.
         if i >= len(source) or j >= len(target):
             continue
         line = f'x1="{source_centers[i]:.0f}" y1="26" x2="{target_centers[j]:.0f}" y2="{_HEIGHT - 24}"'

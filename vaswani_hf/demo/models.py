@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def load_directions(names: Sequence[str], device: str | None) -> "list[Direction]":
-    """Load models by name, and return the directions of the page. If several models translate in the same
-    direction, their labels contain the names of the models.
+    """Load models by name, and return the translation directions that the page offers. If several models
+    translate in the same direction, their labels contain the names of the models.
     """
     translators = [load_translator(name, device) for name in names]
     # Import gradio after the models have been loaded, because the import takes seconds and an error about a

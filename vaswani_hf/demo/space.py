@@ -128,7 +128,8 @@ def push_space(
     private: bool = False,
     token: str | bool | None = None,
 ) -> str:
-    """Create or update the Space of a pushed checkpoint, and compare the downloaded files.
+    """Create or update the Space of a pushed checkpoint. Download the Space again, and check that all files
+    have arrived unchanged.
 
     The Space runs the code of the commit `commit` of the repository `model`. For a static Space, `page` is
     the result of `export_page`. Return the URL of the commit in the Space.

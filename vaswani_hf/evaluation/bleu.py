@@ -71,7 +71,7 @@ def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
 def corpus_metrics(tokenize: str, lowercase: bool, split_compounds: bool) -> dict[str, BLEU | CHRF]:
     """Create sacreBLEU's metrics for BLEU and chrF. The arguments are those of `score_translations`."""
     check_tokenizer(tokenize)
-    # The tokenizer "none" is for tokenized text. `force` turns off sacreBLEU's warning about such text.
+    # The tokenizer "none" is for tokenized text. `force` turns off sacreBLEU's warning about tokenized text.
     bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     if split_compounds:
         bleu = CompoundSplitBLEU(tokenize, lowercase)
@@ -89,8 +89,8 @@ def score_translations(
     """Compute BLEU, chrF and exact match of a corpus, each from 0 to 100, with the signatures of sacreBLEU.
 
     BLEU (Papineni et al. 2002) is computed by sacreBLEU (Post 2018), which expects detokenized text. chrF
-    (Popović 2015) is chrF2 with character 6-grams. The entry `bleu_note` explains a BLEU score that users may
-    misunderstand.
+    (Popović 2015) is chrF2 with character 6-grams. The entry `bleu_note` explains a BLEU score that is easy
+    to misunderstand.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
@@ -123,8 +123,8 @@ def is_zero_for_short_texts(score: BLEUScore) -> bool:
 def exact_match_by(
     groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> dict[Any, dict[str, float]]:
-    """Return the exact match (percent) and the number of sentences of each group of predictions. `groups[i]`
-    is the group of prediction i, such as the number of digits of the source number.
+    """For each group of predictions, return the exact match (percent) and the number of sentences.
+    `groups[i]` is the group of prediction i, such as the number of digits of the source number.
     """
     results = {}
     for group in sorted(set(groups)):
@@ -136,9 +136,10 @@ def exact_match_by(
 
 
 def scoring_of_recipes(given: Collection[str], sections: Mapping[str, EvaluationSettings]) -> dict[str, Any]:
-    """Return `tokenize` and `lowercase` from the recipes, except the options in `given`. Raise an error if
-    two recipes contain different values of a returned option, because all systems must be scored with the
-    same options. `sections` maps the name of each checkpoint to the section `evaluation` of its recipe.
+    """Return the values of `tokenize` and `lowercase` in the recipes, without the options that `given`
+    contains. Raise an error if two recipes contain different values of a returned option, because all systems
+    must be scored with the same options. `sections` maps the name of each checkpoint to the section
+    `evaluation` of its recipe.
     """
     scoring = {}
     for key in RECIPE_KEYS:
@@ -214,7 +215,7 @@ class TranslationMetric(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        # The base class creates a folder, but this metric writes no files, and the working folder may be
+        # The base class creates a folder, but this metric writes no files, and the working folder is perhaps
         # read-only.
         return self._data_dir_root
 

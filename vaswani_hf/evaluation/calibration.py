@@ -62,7 +62,9 @@ class Reliability(Record):
 
 
 def fit(checkpoint: System, test_set: TestSet) -> Report:
-    """Fit the calibration to a validation set, and write calibration and curve into the checkpoint folder."""
+    """Fit the calibration to a validation set, and write the calibration and its reliability curve into the
+    checkpoint folder.
+    """
     if len(test_set.sources) < FEWEST_SENTENCES:
         raise InvalidValueError(
             f"`--calibration fit` needs at least {FEWEST_SENTENCES} sentences, but `--source` has "
@@ -92,7 +94,7 @@ def check(checkpoint: System, test_set: TestSet) -> Report:
 
 
 def _scored_translations(checkpoint: System, test_set: TestSet) -> tuple[list[Translation], list[bool]]:
-    """Translate a test set. Return the translations, and True or False for each: whether it is good."""
+    """Translate a test set. Return the translations, and a list of bools: True for each good translation."""
     translator = checkpoint.load()
     translations: Any = translate_test_set(
         translator, test_set.sources, return_scores=True, **checkpoint.options
@@ -125,7 +127,7 @@ def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -
 def reliability(
     calibration: Calibration, translations: Sequence[Translation], good: Sequence[bool]
 ) -> Reliability:
-    """Measure a calibration on a test set."""
+    """Measure on a test set how well the calibrated confidences match the share of good translations."""
     confidences = list(map(calibration, translations))
     bins: list[list[int]] = [[] for _ in range(_NUM_BINS)]
     for row, confidence in enumerate(confidences):

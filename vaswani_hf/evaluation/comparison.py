@@ -22,10 +22,10 @@ RESAMPLES = 1000
 TRIALS = 10_000
 # The minimum number of differing translations for a p-value, and of sentences for a confidence interval. If m
 # translations of two systems differ, the randomization test has 2^m ways to swap translations. Two of the 2^m
-# ways, to swap none and to swap all, give the observed difference or its negative. Therefore the p-value
-# cannot be below 2 / 2^m, for example 0.002 for m = 10. If only one translation differs, sacreBLEU's p-value
-# of 0.0001 is too small, because sacreBLEU counts only differences that are larger than the observed
-# difference.
+# ways always reach the size of the observed difference: to swap no translation, and to swap all translations.
+# Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10. If only one translation
+# differs, sacreBLEU's p-value of 0.0001 is too small, because sacreBLEU counts only differences that are
+# larger than the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -206,7 +206,9 @@ def compare(
     device: str | None = None,
     recipe_note: str | None = None,
 ) -> Report:
-    """Translate the test set, and compare all systems with the first. `scoring` is for `compare_systems`."""
+    """Translate the test set, and compare all systems with the first system. `scoring` is for
+    `compare_systems`.
+    """
     translations = {system.name: system.translations(test_set.sources) for system in systems}
     comet, comet_error = comet_scores_or_error(comet_model, translations, *test_set, device)
     scores = compare_systems(translations, *test_set, comet, **scoring)
@@ -415,7 +417,7 @@ def _notes_on_short_texts(systems: Systems, references: Sequence[str], bleu: Any
 
 
 def comparison_as_text(comparison: Comparison) -> str:
-    """Format one table of the systems and one table of scores by source length for each metric."""
+    """For each metric, format one table of the systems and one table of the scores by source length."""
     blocks = [_score_table(comparison, key) for key in comparison.metrics]
     blocks += [_length_table(comparison, key) for key in comparison.metrics]
     if comparison.recipe_note is not None:
@@ -494,7 +496,7 @@ def _draw_system(axes: Any, groups: Sequence[LengthBucket], number: int) -> None
     places = [place + (number - (len(systems) - 1) / 2) * width for place in range(len(groups))]
     scores = [group.systems[number].scores["bleu"] for group in groups]
     # matplotlib reads a dollar sign as the start of a formula, and hides a label that begins with an
-    # underscore. Therefore a zero-width space comes first.
+    # underscore. Therefore the label escapes dollar signs, and begins with a zero-width space.
     label = f"\u200b{systems[number].system}".replace("$", r"\$") + (_BASELINE if number == 0 else "")
     axes.bar(places, [score.score for score in scores], 0.92 * width, label=label, color=COLORS[number])
     for place, score in zip(places, scores, strict=True):

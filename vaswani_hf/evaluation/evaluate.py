@@ -169,7 +169,9 @@ def translate_and_measure(
 def translate_test_set(
     translator: Translator, sources: list[str], what: str = "", **options: Any
 ) -> list[str]:
-    """Translate a test set with a progress bar on a terminal. `what` is the name of the system in it."""
+    """Translate a test set with a progress bar on a terminal. `what` is the name of the system in the
+    progress bar.
+    """
     from tqdm.auto import tqdm
 
     translated = translator.translate(sources, **options)

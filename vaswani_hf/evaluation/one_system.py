@@ -27,7 +27,7 @@ class SystemScores(Record):
     recipe_note: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return a dict for JSON. The scores and the measurements are keys of the dict itself."""
+        """Return a dict for JSON. The scores and the measurements are top-level keys of the dict."""
         others = super().as_json()
         return {**others.pop("scores"), **others.pop("measured"), **others}
 

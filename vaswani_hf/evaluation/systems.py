@@ -54,7 +54,8 @@ class Report:
         scores: The dict that `vaswani evaluate --json` prints.
         outputs: The lines for the file of `--output`.
         draw: Draws the picture of `--picture` as PNG; None if the evaluation has no picture.
-        comet_error: The error of COMET. `vaswani evaluate` prints all other scores before raising the error.
+        comet_error: The error that prevented the COMET scores, or None. `vaswani evaluate` prints all other
+            scores before raising the error.
     """
 
     scores: dict[str, Any]

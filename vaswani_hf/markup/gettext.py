@@ -14,7 +14,8 @@ _LINE = re.compile(
     r"\s*(?:#.*|(?:(?P<keyword>(?P<kind>msgctxt|msgid(?:_plural)?|msgstr)(?:(?<=msgstr)\[\d+\])?)\s*)?"
     r'"(?P<string>(?:[^"\\]|\\.)*)"\s*)?'
 )
-# The kinds of fields that can be before a field. "" is the start of the catalogue.
+# Maps each kind of field to the kinds of fields that can come directly before the field. "" is the start of
+# the catalogue.
 _PREVIOUS = {
     "msgctxt": ("", "msgstr"),
     "msgid": ("", "msgstr", "msgctxt"),

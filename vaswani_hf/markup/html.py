@@ -107,9 +107,9 @@ class _Reader(HTMLParser):
 
     def _elements(self) -> "list[tuple[str, str, str, bool]]":
         """Return a tuple (kind, name, source code, False) for each tag and each text, and a tuple (kind,
-        name, source code, True) for an element that is not translated. In the tuple of an untranslated
-        element, the name is empty if the element has no end tag, or contains an element with
-        `translate="yes"`.
+        name, source code, True) for an element that is not translated. The name of an untranslated element is
+        empty if the element has no end tag. The name is also empty if the element contains another element
+        with `translate="yes"`.
         """
         ends, are_closed = self._ends()
         last = len(self._events) - 1
@@ -249,9 +249,9 @@ def _passage_parts(pieces: Sequence[Piece], quotes: str = "") -> list[str | Pass
 
 
 def divide_outer_space(pieces: Sequence[Piece]) -> tuple[str, list[Piece], str]:
-    """Return the source code of the white space before the pieces of a passage, the pieces without this white
-    space, and the source code of the white space after the pieces. The white space can contain character
-    references, such as `&nbsp;`.
+    """Divide the pieces of a passage into outer white space and content. Return the source code of the white
+    space before the content, the pieces of the content, and the source code of the white space after the
+    content. The white space can contain character references, such as `&nbsp;`.
     """
     inner = [*pieces]
     before = after = ""
@@ -274,7 +274,7 @@ def divide_outer_space(pieces: Sequence[Piece]) -> tuple[str, list[Piece], str]:
 
 def _visible_range(raw: str) -> tuple[int, int]:
     """Return the offset of the first character of a text that is not white space, and the offset after the
-    last such character. Without such a character, the offsets are the length of the text, and 0.
+    last such character. If all characters are white space, the offsets are the length of the text, and 0.
     """
     characters = re.finditer(rf"{_REFERENCE.pattern}|.", raw, flags=re.DOTALL)
     visible = [match.span() for match in characters if not unescape(match[0]).isspace()]

@@ -2,8 +2,8 @@
 is translated.
 
 The library markdown-it does not record the offsets of inline tokens. Therefore `_InlineReader` finds each
-inline token in the source code of its block. If `_InlineReader` does not find a token of a block, the block
-is not translated.
+inline token in the source code of its block. A block is not translated if `_InlineReader` does not find all
+inline tokens in the source code of the block.
 """
 
 import re
@@ -63,8 +63,8 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """Replaces the columns from `start` to `end` of a line by `text` (may contain line breaks), and removes
-    the lines `removed`.
+    """Replaces the columns from `start` to `end` of a line by `text`, and removes the lines `removed`. `text`
+    can contain line breaks.
     """
 
     line: int
@@ -247,7 +247,9 @@ def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool
 def _place_of(
     token: Any, content: str, lines: Sequence[str], cursor: tuple[int, int]
 ) -> list[tuple[int, int, int]] | None:
-    """Return `_Block.place` of the source code `content`, or None if the document does not contain a line."""
+    """Return the place of the source code `content` in the format of `_Block.place`. Return None if the
+    document lacks a line of `content`.
+    """
     if token.map is None:
         return None
     number = token.map[0]
@@ -329,8 +331,8 @@ class _InlineReader:
 
     def _source_of_break(self) -> str:
         match = _SOFT_OR_HARD_BREAK.match(self._content, self._position)
-        # Without a match, "\n" makes `pieces_of` return None, because the source has no line break at the
-        # position.
+        # Without a match, the source code has no line break at the position. Therefore `pieces_of` does not
+        # find "\n", and returns None.
         return match[0] if match else "\n"
 
     def _code(self, token: Any) -> tuple[str, list[Piece]]:
@@ -381,7 +383,9 @@ def _without_texts_of_autolinks(tokens: Sequence[Any]) -> list[Any]:
 
 
 def _after(pieces: list[Piece], length: int) -> list[Piece]:
-    """Return the pieces without the first `length` characters of Markdown source, such as a check box."""
+    """Remove the first `length` characters of the Markdown source, such as a check box, and return the
+    remaining pieces.
+    """
     remaining = [*pieces]
     while length > 0 and remaining:
         first = remaining.pop(0)

@@ -4,8 +4,8 @@ atoms (parts that a translation must not change, such as `{name}`).
 Each sentence of a passage is translated without its tags. The word alignment determines the positions of the
 tags in the translation (see projection.py). The model usually receives a sentence with its unchangeable
 parts. If the translation contains an unchangeable part more often or less often than the source, the sentence
-is translated again without unchangeable parts. The word alignment then also determines the positions of the
-unchangeable parts.
+is translated again without unchangeable parts. In the second translation, the word alignment also determines
+the positions of the unchangeable parts.
 """
 
 import re
@@ -27,7 +27,7 @@ TranslateSentences = Callable[[Sequence[str]], Iterable[Translation]]
 _WORD = re.compile(r"([^\w\s]*)(\S*?)([^\w\s]*)")
 # Matches white space that is not an ASCII character, such as a space that does not break.
 _OTHER_SPACE = re.compile(r"[^\S \t\n\r\f\v]")
-# Punctuation that belongs to the text before the punctuation, also if tags are between text and punctuation.
+# Punctuation that belongs to the preceding text, even if tags are between the text and the punctuation.
 _END_PUNCTUATION = ".,;:!?…)]}"
 _SPACE_OR_WORD = re.compile(r"\s+|\S+")
 
@@ -362,8 +362,8 @@ class _SourceBuilder:
     def _add_atom(self, text: str, raw: str) -> None:
         num_words = len(text.split())
         if num_words and not self._space:
-            # Do not count the first word of the unchangeable part, because no space separates it from the
-            # previous word, as in "No.{number}".
+            # Do not count the first word of the unchangeable part as a new word. No space separates the part
+            # from the previous word, as in "No.{number}".
             num_words -= 1
         self._word += num_words
         self._add_unit(text, raw)

@@ -52,11 +52,11 @@ class Node:
             empty at the end of the sentence.
         source_start (int): The index of the first source unit after the node; for a pair, after the opening
             tag.
-        source_end (int): For a pair, the index of the first source unit after the closing tag.
-        start (int): The index of the first unit of the translation after the node; for a pair, after the
-            opening tag.
-        end (int): For a pair, the index of the first unit of the translation after the closing tag; otherwise
-            equal to `start`.
+        source_end (int): For a pair of tags, the index of the first source unit after the closing tag.
+        start (int): The index of the first unit of the translation after the node. For a pair of tags,
+            `start` is the index of the first unit after the opening tag.
+        end (int): For a pair of tags, the index of the first unit of the translation after the closing tag;
+            otherwise equal to `start`.
         children (list): The nodes between the two tags of a pair, in the order of the source.
     """
 
@@ -113,8 +113,9 @@ def _place_pairs(
     target: Sequence[Unit],
     sentences: Sequence[Bounds],
 ) -> None:
-    """Set `start` and `end` of each pair of tags directly inside `parent`. Pairs for which `_aligned_range`
-    returns None come last, and enclose words outside the other pairs.
+    """Set `start` and `end` of each pair of tags directly inside `parent`. First place the pairs for which
+    `_aligned_range` returns a range. Then place each remaining pair around a word that no placed pair
+    encloses.
     """
     free = [True] * len(target)
     unsure = []
@@ -166,7 +167,8 @@ def _aligned_range(
     free: Sequence[bool],
 ) -> tuple[int, int] | None:
     """Return the range of target units that corresponds to the source units between a pair of tags. Return
-    None if no target word outside the other pairs is aligned with the text between the tags.
+    None if the text between the tags is aligned with no target word, or only with target words inside other
+    pairs of tags.
     """
     region = _region(parent, sentence)
     words = [
@@ -222,8 +224,8 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair of tags to the longest run of units between `start` and `end` that are outside
-    all other pairs.
+    """Set the range of a pair of tags to the longest run of free units between `start` and `end`. A free unit
+    is outside all other pairs.
     """
     best = (start, start)
     run_start = start
@@ -239,11 +241,10 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
     """Return the index of the target unit before which `node` is placed.
 
-    The node comes directly after the translation of the source unit before the node. If the source unit
-    before the node has no translation, the node comes directly before the translation of the source unit
-    after the node. For an opening tag without a closing tag, the source unit after the node has precedence.
-    If the two source units around the node have no translation, the node keeps its relative position in the
-    sentence.
+    The node comes directly after the translation of the preceding source unit. If the preceding source unit
+    has no translation, the node comes directly before the translation of the following source unit. For an
+    opening tag without a closing tag, the following source unit is tried first. If neither the preceding nor
+    the following source unit has a translation, the node keeps its relative position in the sentence.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -270,8 +271,9 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """Move a node without words out of the pairs of tags that enclose the node only in the translation. If
-    the node is before the pair in the source, move the node before the pair, otherwise after the pair.
+    """Move a node without words out of each pair of tags that encloses the node in the translation but not in
+    the source. If the node precedes the pair in the source, put the node before the opening tag, otherwise
+    after the closing tag.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:
@@ -314,7 +316,7 @@ class _Writer:
             before, after = self._spaces_around(child, parent=node)
             is_joined = following is not None and child.after == following.before == "X"
             if is_joined and following.start == child.end:
-                # Write no space between two unchangeable parts without space between them in the source.
+                # Write no space between two unchangeable parts if the source text has no space between them.
                 after = ""
             self._parts.append(before)
             self._write_node(child)
@@ -350,9 +352,9 @@ class _Writer:
         # From here on, `node` is an unchangeable part, such as an image, or a pair of tags that encloses
         # other nodes but no words.
         if parent is not self._root and parent.start == parent.end:
-            # The parent encloses no words. Therefore the next word, and the space before the word, come after
-            # the closing tag of the parent. Write a space only if the source text has a space before the
-            # node.
+            # The tags of `parent` enclose no words. Therefore the next word, and the space before the word,
+            # come after the closing tag of the parent. Write a space only if the source text has a space
+            # before the node.
             is_spaced = node.before.isspace() and node is not parent.children[0]
             return " " if is_spaced else "", ""
         if node.start == 0 and not node.before and self._target and self._target[0].space:
@@ -361,8 +363,8 @@ class _Writer:
             return "", ""
         is_after_unit = self._is_aligned(node.start - 1, node.source_start - 1)
         if node.before.strip() and (is_after_unit or self._is_after_atom(node)):
-            # Write no space before the node, because the source text has no space between the previous unit
-            # (such as a word) or unchangeable part and the node.
+            # Write no space before the node, because in the source text a unit (such as a word) or an
+            # unchangeable part directly precedes the node.
             is_next_spaced = node.start < self._num_spaced
             return "", self._space_after(node) if is_next_spaced else ""
         before = self._space_before(node)
@@ -377,8 +379,8 @@ class _Writer:
         return last is not None and last.kind == "atom" and last.source_start == node.source_start
 
     def _space_before(self, node: Node) -> str:
-        """Return the space before a node without words, such as an image, that is not joined to the previous
-        word.
+        """Return the space before a node without words, such as an image. The node must not be joined to the
+        previous word.
         """
         space = self._take_space(node.start)
         written = space or next(filter(None, reversed(self._parts)), " ")

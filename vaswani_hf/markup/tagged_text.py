@@ -21,7 +21,9 @@ _PART = re.compile(
 
 
 def translate_tagged_texts(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
-    """Translate each text. If the tags change, because the model has written a tag, keep the source text."""
+    """Translate each text. Keep the source text if the model has written a tag, so that the translation has
+    other tags than the text.
+    """
     translations = translate_passages([_passage(text) for text in texts], translate)
     return [
         translation if _tags(translation) == _tags(text) else text

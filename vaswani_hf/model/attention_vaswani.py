@@ -1,6 +1,6 @@
 """Multi-head attention (Section 3.2) with its score functions. The file masks_vaswani contains the masks.
 
-A subclass of `VaswaniAttention` may override `scores` to change the score function, and define `local_mask`
+A subclass of `VaswaniAttention` can override `scores` to change the score function, and define `local_mask`
 to change the mask. Training, the search, the coverage penalty and the word alignments call `scores` and
 `local_mask` of the subclass. A fused kernel is used only if the kernel can compute the score function and the
 mask.
@@ -91,9 +91,9 @@ class VaswaniAttention(nn.Module):
         torch.Size([1, 5, 16])
     """
 
-    # A subclass may define a method `local_mask(query_positions, key_positions)` that restricts
-    # self-attention to some pairs of tokens. The result may depend only on the difference between query
-    # position and key position, because padding shifts the positions of a row.
+    # A subclass can define a method `local_mask(query_positions, key_positions)` that restricts
+    # self-attention to some pairs of tokens. The result of `local_mask` must depend only on the difference
+    # between query position and key position, because padding shifts the positions of a row.
     local_mask: LocalMask | None = None
 
     def __init__(
@@ -464,7 +464,9 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
-    """Return the class for `cross_attention_score` of a config if `is_cross`, else for `attention_score`."""
+    """Return the attention class for the score function of cross-attention if `is_cross` is True, else of
+    self-attention.
+    """
     name = config.score_of(is_cross)
     return _BUILT_IN[name] if name in _BUILT_IN else ATTENTIONS.classes[name]
 

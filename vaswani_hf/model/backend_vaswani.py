@@ -120,8 +120,8 @@ class Backend(Protocol):
         """Search for translations of B segments that have similar lengths. Return the hypotheses of each
         segment, best first. Raise a `SentenceError` with the text if a text cannot be translated.
 
-        `settings` are arguments of `generate`. If `with_attention` is True and `score` of the backend cannot
-        compute attention, `search` stores the cross-attention in each hypothesis.
+        `settings` are arguments of `generate`. If `with_attention` is True and the backend's method `score`
+        cannot compute attention, `search` stores the cross-attention in each hypothesis.
         """
         ...
 
@@ -183,7 +183,7 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Models of other libraries do not check that their logits are finite.
+            # Add a check for finite logits, because models of other libraries have no such check.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
@@ -230,7 +230,8 @@ class PyTorchBackend:
                     "whose search does not support phrases."
                 )
             arguments["must_contain"] = [segment.phrases for segment in segments]
-            # The translator logs a warning with the line number instead.
+            # `generate` must not warn about unmet phrases, because the translator logs a warning with the
+            # line number.
             arguments["warn_of_unmet_phrases"] = False
         # Reset settings that have no effect, because `generate` logs a warning about each such setting.
         idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
@@ -251,7 +252,9 @@ class PyTorchBackend:
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
-        """Return left-padded `decoder_input_ids` [B, 1 + longest prompt] int64, and a mask if padded."""
+        """Return left-padded `decoder_input_ids` [B, 1 + longest prompt] int64. If the prompts have different
+        lengths, also return `decoder_attention_mask`.
+        """
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
         ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, side="left")
@@ -352,8 +355,8 @@ def token_log_probs(
     num_layers: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the log-probabilities [B, T] float32 (nats) of the tokens `labels` [B, T], and the
-    cross-attention [B, N, T, S] float32 of the last `num_layers` N layers, averaged over heads and models, or
-    None if N is 0.
+    cross-attention [B, N, T, S] float32. The cross-attention comes from the last N = `num_layers` layers,
+    averaged over heads and models; None if N is 0.
 
     The function averages the probabilities of the models. The models must be in eval mode. A log-probability
     is NaN if a logit of its position is NaN or +inf, or if all logits of its position are -inf.

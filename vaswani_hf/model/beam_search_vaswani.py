@@ -16,7 +16,8 @@ Each step of the search has five parts:
 
 The file beams_vaswani contains the beams, the candidates and the finished translations. The file
 search_strategies_vaswani contains the candidate selections, the stopping rule, and the scorer that ranks
-translations. `generate(..., search=SearchStrategies(...))` replaces these three parts.
+translations. `generate(..., search=SearchStrategies(...))` can replace the candidate selection, the stopping
+rule and the scorer.
 
 The search follows the rules of beam search in transformers. In addition, the search has the length penalty
 (used in Section 6.1 of the paper) and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7).
@@ -100,8 +101,8 @@ class BeamSearch:
     `config.num_beams` is K, and `config.num_return_sequences` is R. `candidates` and `stopping_rule` apply if
     `task.strategies` does not contain them. `sentences` [N] int64 are the indices of the sentences to
     translate, by default all. Each call of a logits processor receives `rows_per_sentence` beams of a
-    sentence, by default all. Each call of a stopping criterion receives `rows_per_sentence` candidates of a
-    sentence, by default all.
+    sentence, by default all beams. Each call of a stopping criterion receives `rows_per_sentence` candidates
+    of a sentence, by default all candidates.
     """
 
     def __init__(
@@ -176,9 +177,9 @@ class BeamSearch:
 
         The rule computes an upper bound for the score of an unfinished translation, and compares the bound
         with finished translations. If the bound is reliable, the rule considers the `num_return_sequences`
-        best finished translations. Otherwise, and with `transformers_compatible`, the rule considers the
-        `num_beams` best finished translations, as in transformers. The bound is unreliable with logits
-        processors, or if the rule considers only the current length.
+        best finished translations. If the bound is unreliable, or with `transformers_compatible`, the rule
+        considers the `num_beams` best finished translations, as in transformers. The bound is unreliable with
+        logits processors, or if the rule considers only the current length.
         """
         task = self.task
         config = self.config
@@ -207,7 +208,7 @@ class BeamSearch:
         """Run steps of the search until `task.goes_on` returns False."""
         prompt = self.task.prompt[self.beams.sentences]
         input_ids = prompt.repeat_interleave(self.num_beams, dim=0)  # [N * K, P]
-        # Use inference mode only if the search calls no user code, because user code may need autograd.
+        # Use inference mode only if the search calls no user code, because user code perhaps needs autograd.
         is_direct = not self.task.has_user_code and all(decoder.is_direct for decoder in self.decoders)
         with torch.inference_mode() if is_direct else nullcontext():
             logits = [decoder.start(input_ids) for decoder in self.decoders]
@@ -247,11 +248,10 @@ class BeamSearch:
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the log-probabilities [N, K or 1, V] after the logits processors. Also return the
-        log-probabilities [N, K or 1] that one vocabulary token has without the logits processors, to check
-        for NaN.
+        log-probabilities [N, K or 1] of one vocabulary token before the logits processors, to check for NaN.
 
-        One token is enough, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or if
-        all logits of the row are -inf.
+        The log-probability of one token is enough, because all log-probabilities of a row are NaN if one
+        logit is NaN or +inf, or if all logits of the row are -inf.
         """
         log_probs = _averaged_log_probs(logits)
         # Do not check the excluded token, because `fill_` below overwrites its log-probability.
@@ -331,8 +331,8 @@ class BeamSearch:
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Keep `num_staying` sentences in the batch, and remove only sentences whose search has ended. If
-        `StepReader` reads one step late, the caller has counted `num_staying` after the previous step.
-        Therefore some sentences can stay although their search has ended.
+        `StepReader` reads one step late, `num_staying` is the number of sentences whose search continued
+        after the previous step. Therefore the batch can still contain some sentences whose search has ended.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         self.beams.select(staying)
@@ -365,7 +365,9 @@ class BeamSearch:
 
 
 def _averaged_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the logarithm of the mean probabilities of models with the logits [N, 1 or K, V]."""
+    """Average the probabilities of the models, and return the logarithm of the mean. `logits` contains one
+    tensor [N, 1 or K, V] for each model.
+    """
     of_models = [torch.log_softmax(of_model, dim=-1) for of_model in logits]
     if len(of_models) == 1:
         return of_models[0]

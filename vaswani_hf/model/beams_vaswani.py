@@ -17,8 +17,7 @@ from .decoding_vaswani import gather_beams
 # same score.
 EMPTY_SCORE = -1e9
 # The score of a token, candidate or translation that the search must not choose. `EXCLUDED_SCORE` is lower
-# than `EMPTY_SCORE`, so that the search leaves a place in a list empty rather than choose an excluded
-# candidate.
+# than `EMPTY_SCORE`, so that the search never chooses an excluded candidate instead of an empty place.
 EXCLUDED_SCORE = 2 * EMPTY_SCORE
 
 
@@ -38,7 +37,7 @@ def rank_ended_last(scores: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
 @dataclass
 class Candidates:
     """The candidates of one step of beam search. A candidate is a beam plus one new token. Without
-    `do_sample`, the candidates that continue are sorted by score, best first.
+    `do_sample`, the candidates that have not ended are sorted by score, best first.
     """
 
     scores: torch.Tensor  # [N, C] float32, the summed log-probabilities
@@ -87,7 +86,8 @@ class Beams:
         """Replace the beams by the K best candidates that have not ended.
 
         `paths` [N, C, T, 1 or 2] are the paths of the candidates, and `ended` [N, C] is True for candidates
-        that have ended. `ended` may be None if no candidate has ended and the candidates are sorted by score.
+        that have ended. Pass None as `ended` only if no candidate has ended and the candidates are sorted by
+        score.
         """
         num_beams = self.paths.shape[1]
         if ended is None:

@@ -704,7 +704,7 @@ def _field_names(cls: type[VaswaniConfig]) -> set[str]:
 
 
 def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
-    """Map each of `names` that is an unknown field of the config class to an error message."""
+    """Return a dict that maps each unknown field name in `names` to an error message."""
     known = _field_names(cls) | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     candidates = sorted([*CONFIG_FIELDS, *cls.attribute_map, *cls.added_fields])
     messages = {}
@@ -746,9 +746,9 @@ AUTO_MAP = {
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
-# The import statements in this string name files of the package that transformers must copy into each
-# checkpoint. Real import statements would be circular imports. transformers also finds import statements in a
-# string, because transformers searches the whole text of this file.
+# The import statements in `_TRAVELLING_FILES` make transformers copy the imported files of the package into
+# each checkpoint. Real import statements would be circular imports. transformers also finds import statements
+# in a string, because transformers searches the whole text of this file.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .pipeline_vaswani import TranslationPipeline

@@ -70,7 +70,7 @@ class ConstraintAssigner:
                 segment.forced_text = f"{segment.forced_text} {phrase}"
 
     def _room_for_terms(self, segment: Segment, config: GenerationConfig) -> int:
-        """Return the number of tokens that glossary terms may have in the translation of a segment."""
+        """Return the number of tokens that glossary terms can occupy in the translation of a segment."""
         prompt_length = 1 + len(segment.prefix)
         num_positions = self.backend.max_positions or math.inf
         longest = max_new_tokens_of(config, len(segment.token_ids), prompt_length, num_positions)
@@ -93,8 +93,8 @@ class ConstraintAssigner:
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
     """Assign each phrase to the first text that contains the phrase, because required phrases are often names
-    with the same spelling in both languages; else to the longest text. Return the assigned phrases of each
-    text.
+    with the same spelling in both languages. If no text contains the phrase, assign the phrase to the longest
+    text. Return the phrases of each text.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))

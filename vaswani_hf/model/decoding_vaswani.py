@@ -148,8 +148,8 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if the reserved memory has space for only one more step. The search must then set `num_living`
-        for `_prune`.
+        """True if the reserved memory has space for only one more step. In this case the search must set
+        `num_living`, because `_prune` uses the number.
         """
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
@@ -335,7 +335,9 @@ class TreeAttentionDecoder:
         self.steps: list[DecoderLayerStep] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Run the prompts [B * K, P], equal for all beams of a sentence. Return the logits [B, 1, V]."""
+        """Run the decoder on the prompts [B * K, P]. All beams of a sentence have the same prompt. Return the
+        logits [B, 1, V].
+        """
         prompt = input_ids[:: self.num_beams]
         mask = torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask
         real = mask[:: self.num_beams].bool()
@@ -552,8 +554,8 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """Return the cache for the output of `generate`, with one row for each of the beams with the indices
-        `parents` [B, K]. Return None without a cache.
+        """Reorder the cache by the beam indices `parents` [B, K]. Return the cache for the output of
+        `generate`, with one row per beam. Return None without a cache.
         """
         self._reorder(parents)
         cache = self.model_kwargs.get(CACHE_NAME)

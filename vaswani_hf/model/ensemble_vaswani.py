@@ -37,7 +37,9 @@ def checked_models(ensemble: Any) -> list[Any]:
 def add_ensemble(
     task: SearchTask, ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
 ) -> None:
-    """Add other models with the same vocabulary, such as MarianMT, to a search. `source_ids` is [B, S]."""
+    """Add other models with the same vocabulary to a search, for example MarianMT models. `source_ids` is [B,
+    S].
+    """
     for number, other in enumerate(ensemble):
         _check_member(task.models[0], other, f"ensemble[{number}]", config)
     if source_ids is None or source_ids.is_floating_point() or bool((source_ids < 0).any()):

@@ -53,7 +53,7 @@ class Registry:
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
-        """Register `kind`, a subclass of `base`. A reloaded class may be registered again."""
+        """Register `kind`, a subclass of `base`. A reloaded class can be registered again."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidValueError(
                 f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another "
@@ -256,7 +256,9 @@ def _imports(node: ast.AST) -> Iterable[Any]:
 
 
 def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
-    """Convert an import from this package to relative imports from the code files of a checkpoint."""
+    """Convert an import statement, such as `from vaswani_hf import X`, to relative imports from the
+    checkpoint's code files.
+    """
     found: dict[str, list[ast.alias]] = {}
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
@@ -276,8 +278,9 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
 
 
 def save_user_code(config: Any, base: type, folder: Path) -> None:
-    """Copy the code files of users into the checkpoint of a config, and write the entry module that registers
-    their classes. `auto_map` of the config then names the entry module. `base` is the package's config class.
+    """Copy the Python files with the user's classes into the checkpoint `folder`. Write the entry module, a
+    Python file that registers the user's classes. After the call, `auto_map` of the config names the entry
+    module. `base` is the package's config class.
     """
     kind = type(config)
     references = dict(config.auto_map)

@@ -27,7 +27,9 @@ def needs_sync(tensor: torch.Tensor) -> bool:
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator: faster code may replace `methods`, unless a subclass overrides them."""
+    """Return a class decorator that permits faster code to replace `methods`, unless a subclass overrides
+    them.
+    """
 
     def register(kind: type) -> type:
         _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
@@ -42,8 +44,9 @@ def class_permits_fast_path(kind: type, *methods: str) -> bool:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if faster code may replace all `methods` of a module: no subclass and no attribute of the
-    module overrides a method, and for "forward", the module has no hooks and is not compiled.
+    """Return True if faster code can replace all `methods` of a module. Return False if a subclass or an
+    attribute of the module overrides a method. For "forward", also return False if the module has hooks or is
+    compiled.
     """
     is_replaced = any(name in vars(module) for name in methods)
     if is_replaced or not class_permits_fast_path(type(module), *methods):

@@ -211,7 +211,8 @@ class VaswaniGeneration(GenerationMixin):
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
         """Return True to run the search of this package, and False to run a decoding method of transformers.
-        Raise an error if the arguments need both.
+        Raise an error if one argument needs the search of this package, and another argument needs a decoding
+        method of transformers.
         """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
@@ -463,9 +464,9 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Replaces the model in `compute_transition_scores` of transformers, which reads only
-    `config.get_text_config().vocab_size`. The method needs the size of the target vocabulary, but
-    `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
+    """Replaces the model in the method `compute_transition_scores` of transformers. The method reads only
+    `config.get_text_config().vocab_size` of the model. The method needs the size of the target vocabulary,
+    but `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
     """
 
     def __init__(self, vocab_size: int):

@@ -6,9 +6,9 @@ translation must contain the matching words of the source text unchanged.
 
 A term matches regardless of upper and lower case. A term also matches inflected words: "house" matches
 "houses", and "city" matches "cities". An inflected word must share at least the first three letters with the
-term, and may differ only in an ending of the list `_ENDINGS`. If several terms match the same words of a text,
-the term with the most words is used; among equally long terms, a term that equals the words of the text, except
-for upper and lower case, precedes a term that matches inflected words.
+term, and may differ only in an ending of the list `_ENDINGS`. If several terms match the same words of a
+text, the term with the most words is used. Among equally long terms, a term that equals the words of the text
+precedes a term that matches inflected words. Upper and lower case make no difference.
 
 This file is saved with every checkpoint because the translator reads glossaries with this file.
 """
@@ -42,8 +42,8 @@ class Glossary:
     text does not depend on the number of terms in the glossary that begin with other words.
 
     Args:
-        terms (Iterable): The terms. If two equally long terms match the same words of a text, and both terms or
-            neither of them equal the words, the first term is used.
+        terms (Iterable): The terms. If several equally long terms match the same words of a text, the
+            glossary uses the first term that equals the words, or else the first term.
     """
 
     def __init__(self, terms: Iterable[Term]):

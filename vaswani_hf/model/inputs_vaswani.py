@@ -219,7 +219,9 @@ SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
 
 
 def validate_search_fields(settings: Any) -> None:
-    """Check settings of `generate` in a dict or a config, sampling settings only with `do_sample`."""
+    """Check the settings of `generate` in a dict or a config. Check sampling settings only if `do_sample` is
+    True.
+    """
     ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
     check_options(settings, SearchSettings, ignored)
 

@@ -39,7 +39,8 @@ from .pretrained_vaswani import tensor_parallel_plan
 
 _FILE = "language_models_vaswani"
 # Names of config fields, without the prefix `encoder_` or `decoder_`. For example, "layers" means the two
-# fields `encoder_layers` and `decoder_layers`. In a model with one stack, both fields have the same value.
+# fields `encoder_layers` and `decoder_layers`. In a model with one stack, the encoder field and the decoder
+# field have the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
@@ -48,7 +49,7 @@ class VaswaniStackConfig(VaswaniConfig):
     """Base class of the configs of models with one stack, one vocabulary and no cross-attention.
 
     The config has all fields of [`VaswaniConfig`]. Fields of the missing stack, such as `encoder_layers`,
-    have the values of the corresponding fields of the stack, such as `decoder_layers`.
+    have the values of the corresponding fields of the existing stack, such as `decoder_layers`.
     """
 
     model_type = "vaswani_stack"
@@ -181,7 +182,9 @@ class VaswaniEncoderModel(VaswaniEncoder):
 
 
 class _LanguageModel(VaswaniHeadModel):
-    """A stack and an output projection, which is by default tied to the embedding (Section 3.4)."""
+    """The encoder or the decoder of a language model, with an output projection. By default, the output
+    projection is tied to the embedding (Section 3.4).
+    """
 
     _stack_class: Any
 
@@ -314,7 +317,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         )
 
     # Use `prepare_inputs_for_generation` of transformers, because `generate` accepts `inputs_embeds` only if
-    # the signature of this method contains `inputs_embeds`.
+    # the signature of `prepare_inputs_for_generation` contains `inputs_embeds`.
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -425,8 +428,8 @@ class VaswaniForMaskedLM(_LanguageModel):
         also compute the loss.
 
         Args:
-            input_ids (torch.Tensor, optional): Tokens [B, T] int64. Replace the tokens to predict by `<mask>`
-                before the call.
+            input_ids (torch.Tensor, optional): Tokens [B, T] int64. Before the call, put `<mask>` in the
+                place of each token that the model must predict.
             attention_mask (torch.Tensor, optional): The mask [B, T], 1 for visible tokens. By default no real
                 token attends to `<pad>`.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of

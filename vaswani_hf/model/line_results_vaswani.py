@@ -21,9 +21,9 @@ def results_of_lines(
     """Yield the result of each line. An invalid line does not change the results of the other lines.
 
     `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns one result for each
-    input. If `on_error` is "skip", the result of an invalid line is a `Translation` with an `error`. If it is
-    "fail", the error is raised after the results of the earlier lines; its `line_number` is the number of the
-    line.
+    input. If `on_error` is "skip", the result of an invalid line is a `Translation` with an `error`. If
+    `on_error` is "fail", the error of an invalid line is raised after the results of the earlier lines. The
+    field `line_number` of the error is the number of the line.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}

@@ -44,7 +44,8 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     is_active = training and 0 < p < 1
     if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
-    # A draw of fewer than 64 bits takes equally long. 16 bits decide whether an element is dropped.
+    # A draw of 64 random bits takes no longer than a draw of fewer bits. 16 bits decide whether an element is
+    # dropped.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     dropped = min(round(p * 2**16), 2**16 - 1)
     kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15
@@ -55,7 +56,8 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
     """Return the target probabilities of the reference token and of each other token (Section 5.4).
 
     For `smoothing` e and `num_classes` V, the form "t2t" gives the reference token 1-e and each other token
-    e/(V-1), as tensor2tensor does. The form "torch" gives 1-e+e/V and e/V, as PyTorch does.
+    e/(V-1), as tensor2tensor does. The form "torch" gives the reference token 1-e+e/V and each other token
+    e/V, as PyTorch does.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes

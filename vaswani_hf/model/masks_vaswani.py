@@ -6,7 +6,7 @@ the attention implementation of the layer needs. This file itself creates the fo
 transformers creates all other masks:
 
 - on a GPU, the padding masks and (without a cache) the causal masks of eager and sdpa attention
-- the masks of layers with a window (Section 4 of the paper), except all masks for a static cache and most
+- the masks of layers with a window (Section 4 of the paper), but no masks for a static cache, and only a few
   masks for flex attention
 - in beam search, the masks for beams that share a tree of tokens
 
@@ -43,8 +43,8 @@ from transformers.utils import is_tracing
 
 from .fast_path_vaswani import needs_sync
 
-# A mask function of query positions and key positions (broadcastable int64 tensors). Returns True where the
-# query may attend to the key.
+# A mask function of query positions and key positions (broadcastable int64 tensors). The function returns
+# True where the query is allowed to attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 # The minimum number of queries in a block of windowed attention. In smaller blocks, copying the keys would
@@ -410,8 +410,9 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
     If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token, all
-    layers cache all tokens. In a cache of r tokens, padding would replace real tokens. With flex attention,
-    all layers cache all tokens, because flex attention needs the same number of keys in all layers.
+    layers cache all tokens. In a cache of only r tokens, the padding would replace real tokens. With flex
+    attention, all layers cache all tokens, because flex attention needs the same number of keys in all
+    layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)

@@ -205,8 +205,8 @@ class VaswaniLayer(GradientCheckpointingLayer):
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
         """True if the backward pass computes the forward pass of the layer again. False if autograd records
-        no gradients, as in `generate`, because transformers does not pass the cache to a layer with gradient
-        checkpointing.
+        no gradients, as in `generate`. Otherwise transformers would not pass the key-value cache to the
+        layer.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -473,7 +473,8 @@ class VaswaniDecoder(VaswaniStack):
         the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, `<pad>`
         before the first token is hidden.
         """
-        # `cache` is the new name of `past_key_values`. All models pass both names to the decoder.
+        # `cache` is the new name of the argument `past_key_values`. All models pass both arguments to the
+        # decoder.
         past_key_values = past_key_values if cache is None else cache
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
@@ -687,7 +688,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if beam search may compute decoding steps with `TreeAttentionDecoder` instead of `forward`."""
+        """True if beam search can compute decoding steps with `TreeAttentionDecoder` instead of `forward`."""
         decoder = self.get_decoder()
         if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):
             return False

@@ -109,7 +109,7 @@ def _grid_search(
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
         stopping_rule=rule,
         sentences=sentences,
-        # A logits processor may rely on `config.num_beams` rows per sentence.
+        # Some logits processors need exactly `config.num_beams` rows per sentence.
         rows_per_sentence=config.num_beams,
     )
     found.run()
@@ -137,7 +137,9 @@ def _select_inputs(
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """Return the required phrases of each sentence, merged if they are too long for the length limit."""
+    """Return the required phrases of each sentence. If the phrases together are too long for the length
+    limit, return one sequence in which the phrases overlap.
+    """
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
@@ -156,7 +158,7 @@ def _fit_phrases_of_batch(
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
     """Return for each sentence how many phrase tokens fit into a translation, [B] int64. A forced `</s>`
-    takes the place of one token.
+    leaves space for one phrase token less.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
@@ -178,8 +180,8 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # Consider more than `num_kept` next tokens, so that `num_kept` tokens remain that neither end the
-        # translation nor belong to a phrase.
+        # Consider more than `num_kept` next tokens. Without the end tokens and the tokens of phrases, at
+        # least `num_kept` next tokens then remain.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -212,8 +214,8 @@ class PhraseCandidates(CandidateSelection):
 
     def _order(self, search: RunningSearch, options: "_Options") -> torch.Tensor:
         """Return a number [N, K * O] for each option (possible next token of a beam): 0 if the option ends
-        the beam, 1 if the option continues the beam, 2 if the option is discarded. `options` must list the
-        options of each sentence by score, best first.
+        the beam, 1 if the option continues the beam, 2 if the option is discarded. In `options`, the options
+        of each sentence must be sorted by score, best first.
         """
         missing = options.missing
         is_last = search.limits.unsqueeze(1) <= search.num_new + 1
@@ -258,9 +260,9 @@ class PhraseCandidates(CandidateSelection):
 
 @dataclass
 class _Options:
-    """The possible next tokens of the beams. `scores`, `parents` and `tokens` are those of `Candidates`, and
-    `missing` contains the numbers of phrase tokens that are missing after each token. All tensors are [N, K *
-    O].
+    """The possible next tokens of the beams. `scores`, `parents` and `tokens` have the same meaning as in
+    `Candidates`. `missing` says how many phrase tokens are still missing after each next token. All tensors
+    are [N, K * O], with O possible next tokens per beam.
     """
 
     scores: torch.Tensor

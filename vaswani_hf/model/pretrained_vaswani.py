@@ -63,7 +63,7 @@ class FromRepository:
 def _folder_in_cache(name: str, config: VaswaniConfig, options: Mapping[str, Any]) -> Path | None:
     """Return the folder of a loaded commit in the cache of huggingface_hub, or None.
 
-    If the model has two vocabularies, also download the target tokenizer of the commit. A later download
+    If the model has two vocabularies, also download the target tokenizer of the same commit. A later download
     would lack the access token, because the model does not store the access token.
     """
     cached = try_to_load_from_cache(name, "config.json", options.get("cache_dir"), options.get("revision"))
@@ -110,7 +110,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         models/transformer.py). Embeddings and the output projection have a normal distribution with standard
         deviation d_model^-0.5 (tensor2tensor: get_weights, layers/modalities.py). If `initializer_range` is
         set, projections, embeddings and the output projection have a normal distribution with the standard
-        deviation `initializer_range`. As in GPT-2, this standard deviation is divided by sqrt(N) for the last
+        deviation `initializer_range`. As in GPT-2, `initializer_range` is divided by sqrt(N) for the last
         projection of each of the N sub-layers in a stack.
         """
         deviation = self.config.initializer_range
@@ -258,7 +258,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
         # Causal self-attention needs no mask if no padding precedes a token. Skip the check on a GPU, because
-        # the CPU would wait for the GPU, and in tracing and on the meta device, because there are no values.
+        # the CPU would wait for the GPU. Also skip the check in tracing and on the meta device, because the
+        # mask then has no values.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None

@@ -19,7 +19,7 @@ from .search_errors_vaswani import NotFiniteError, NoTranslationError, forbiddin
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each translation at the limit of its sentence. `lengths` [B] int64 includes the prompts."""
+    """Ends each translation at its length limit. The length limits `lengths` [B] int64 include the prompts."""
 
     # transformers pads finished rows only if a stopping criterion has the attribute `eos_token_id`.
     eos_token_id = None
@@ -34,7 +34,7 @@ class SentenceLimitCriteria(StoppingCriteria):
 class RowCheck(LogitsProcessor):
     """Base class of logits processors that mark rows for which sampling cannot choose a token.
 
-    The scores of such a row become 0, so that sampling chooses an arbitrary token. After the search,
+    The scores of a marked row become 0, so that sampling chooses an arbitrary token. After the search,
     `raise_for_marked_row` raises the error, because a check at each step would make the CPU wait for the GPU.
     If `at_once` is True, the processor raises the error in the step that marks a row.
     """
@@ -62,8 +62,8 @@ class RowCheck(LogitsProcessor):
         return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
     def raise_for_marked_row(self, num_sentences: int) -> None:
-        """Raise the error for the sentence of the first row that the processor has marked. Each sentence has
-        the same number of rows.
+        """If the processor has marked rows, raise the error for the sentence of the first marked row. Each
+        sentence has the same number of rows.
         """
         rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):

@@ -107,7 +107,8 @@ class CandidateSelection(Protocol):
         `EMPTY_SCORE`.
 
         `log_probs` [N, K, V] are the log-probabilities of the next token of `search.beams`. In the first
-        step, `log_probs` may be [N, 1, V], because all beams of a sentence are equal at the start.
+        step, `log_probs` can have the shape [N, 1, V], because all beams of a sentence are equal at the
+        start.
         """
 
 
@@ -209,9 +210,9 @@ class PenaltyScorer(Scorer):
 
 
 def penalized_score(log_prob: Any, length: Any, coverage: Any, config: Any) -> Any:
-    """Return the score of a translation (Wu et al. 2016, Equation 14): the summed log-probability divided by
-    the length penalty, plus the coverage penalty times its weight. `Scorer` explains the arguments, which are
-    tensors or numbers.
+    """Return the score of a translation (Wu et al. 2016, Equation 14). The score is the summed
+    log-probability divided by the length penalty, plus the coverage term times `coverage_penalty`. `Scorer`
+    explains the arguments, which are tensors or numbers.
     """
     score = log_prob / length_penalty(length, config)
     return score if coverage is None else score + config.coverage_penalty * coverage

@@ -27,7 +27,9 @@ class SegmentSearch:
         self.backend = backend
 
     def translate(self, segments: list[Segment], options: TranslationOptions) -> list[list[Translation]]:
-        """Run steps 4 to 6. Return the translations of each segment, best first."""
+        """Search for translations of the segments, and compute their scores (steps 4 to 6 of a translation).
+        Return the translations of each segment, best first.
+        """
         hypotheses = self._search(segments, options)
         if options.repetition_guard and "streamer" not in options.generate:
             self._search_loops_again(segments, hypotheses, options)
@@ -58,7 +60,8 @@ class SegmentSearch:
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
         """Step 5: search again for each segment whose best translation is a loop, and forbid repeated
-        n-grams. Use the new translation only if it is no loop and contains all required phrases.
+        n-grams. Use the new translation only if the new translation is not a loop and contains all required
+        phrases.
         """
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):

@@ -75,7 +75,9 @@ class SegmentTokenizer:
         return segments
 
     def _token_ids(self, texts: list[str], options: TranslationOptions) -> Any:
-        """Return the output of the tokenizer. Its values that are not lists are arguments for `generate`."""
+        """Return the output of the tokenizer. Values in the output that are not lists are arguments for
+        `generate`.
+        """
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
         tokenize = self.tokenizer
         if hasattr(self.tokenizer, "_build_translation_inputs"):

@@ -47,7 +47,9 @@ class Segmenter:
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[Layout]:
-        """Run steps 1 to 3 of a translation. Return a `Layout` for each request."""
+        """Divide the texts into tokenized segments (steps 1 to 3 of a translation). Return a `Layout` for
+        each request.
+        """
         texts: list[tuple[list[str], list[str]]] = []
         for request in requests:
             texts.append(([], [request.text]) if request.is_copied else self.split(request, options))
@@ -69,7 +71,9 @@ class Segmenter:
         separators: list[str],
         options: TranslationOptions,
     ) -> Layout:
-        """Cut the sentences of a request into pieces, and assign the target prefix and the phrases."""
+        """Cut the sentences of a request into pieces, and assign the target prefix and the required phrases
+        to pieces.
+        """
         if options.return_alignments:
             self.tokenizer.shift_word_indices(sentences, separators, request.text)
         pieces: list[Segment] = []

@@ -3,7 +3,7 @@
 A search step needs a few numbers on the CPU: the number of sentences whose search continues, a sum that is
 NaN if a log-probability is NaN, and the sizes of the key-value caches. On a GPU, reading a number makes the
 CPU wait for the GPU. Therefore `StepReader` copies all numbers of a step together. If `is_late` is True, the
-CPU uses the numbers only in the next step.
+CPU uses the numbers of a step only in the next step.
 
 This file is saved with every checkpoint because the search uses `StepReader`.
 
@@ -42,7 +42,7 @@ class StepReader:
     `StepReader` makes the CPU wait for a GPU.
 
     If `is_late` is True, the CPU uses the values one step later, so that the GPU does not wait for the CPU.
-    The search can then run one additional step, and discards its results.
+    The search can then run one additional step, whose results are discarded.
     """
 
     def __init__(self, decoders: Sequence[Decoder], config: GenerationConfig, is_late: bool):

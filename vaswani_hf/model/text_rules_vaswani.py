@@ -90,7 +90,7 @@ CANDIDATE = re.compile(
     rf"|[{WIDE_STOPS}]+[{WIDE_CLOSING}]*(?P<wide>\s*)"
 )
 
-# A number that may be an ordinal number, without the last full stop.
+# A possible ordinal number, without the last full stop.
 ORDINAL = re.compile(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}")
 
 # An initial, several initials such as "U.S", or a Roman numeral, each without the last full stop.
@@ -124,7 +124,9 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
 
 
 def has_words(text: str) -> bool:
-    """Return True if a text contains a letter or a digit. Other texts are copied instead of translated."""
+    """Return True if a text contains a letter or a digit. A text without letters and digits is copied instead
+    of translated.
+    """
     return any(map(str.isalnum, text))
 
 
@@ -239,8 +241,8 @@ def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedToke
     """Yield the index of the character of `text` with which each token begins. Decode only a few tokens at a
     time, so that the time grows linearly with the number of tokens.
     """
-    # The tokens before the index `num_decoded` have the text `text[:num_characters]`. The context are the
-    # tokens from the index `context_start` to `num_decoded`.
+    # The tokens before the index `num_decoded` have the text `text[:num_characters]`. The context consists of
+    # the tokens from the index `context_start` to `num_decoded`.
     context_start = 0
     context = ""
     num_decoded = 0
@@ -345,8 +347,8 @@ WORD_REPEATS = 4
 
 PHRASE_REPEATS = 3
 
-# The minimum total number of characters of a loop (repeated text) without white space, as in Chinese or
-# inside a word.
+# A repeated part of a word, or of Chinese text, counts as a loop only if all repetitions together have at
+# least `CHARACTERS_OF_LOOP` characters.
 CHARACTERS_OF_LOOP = 20
 
 # The maximum number of words or characters in a repeated unit. With `LONGEST_UNIT`, the time of `is_loop`
@@ -375,13 +377,13 @@ def is_loop(translation: str, source: str) -> bool:
 
 
 def ngram_size_without_loops(source: str) -> int:
-    """Return the `no_repeat_ngram_size` for a second translation of `source`, after a translation that is a
-    loop.
+    """Return the `no_repeat_ngram_size` for a second translation of `source`, if the first translation
+    repeats a word or phrase in a loop.
 
-    The size is 3 for long texts, because a correct long sentence may contain the same two tokens twice. The
-    size is 2 for short texts. With a small Multi30k model, 20 of 950 short inputs were translated to loops.
-    Of the 20 second translations, 19 repeated a word or phrase three times in a row with the size 3, and 2
-    with the size 2.
+    The n-gram size is 3 for long texts, because a correct long sentence can contain the same two tokens
+    twice. The n-gram size is 2 for short texts. A small Multi30k model translated 20 of 950 short inputs to
+    loops. With the size 3, 19 of the 20 second translations repeated a word or phrase three times in a row.
+    With the size 2, only 2 second translations did.
     """
     return 2 if len(source.split()) <= SHORT else 3
 
@@ -403,7 +405,9 @@ def _most_repeats(source: str) -> int:
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each n, yield n and the largest number of equal n-grams of the symbols in direct succession."""
+    """For each n, yield n and the largest number of equal n-grams that directly follow each other in
+    `symbols`.
+    """
     for length in range(1, min(len(symbols) // 2, LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))
         yield length, 1 + max(map(len, is_same.split(b"\0"))) // length

@@ -29,8 +29,8 @@ def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
 
 def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids of a phrase that follows a space. At the start of a text, the phrase often has
-    other token ids.
+    """Return the token ids of a phrase that follows a space. A phrase at the start of a text often has
+    different token ids.
     """
     # Tokenize the phrase after the word "a", and remove the tokens of the word "a".
     word = _target_token_ids("a", tokenizer)

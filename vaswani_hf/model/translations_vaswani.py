@@ -80,7 +80,8 @@ class Translation:
         alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". A pair "i-j" aligns source
             word i with target word j, counted from 0. Each target word is aligned with the source word that
             receives the most attention from the target word. If no white space separates two translated
-            sentences, a word can belong to both sentences, and can have a pair for each of them.
+            sentences, a target word can belong to both sentences. The word can then have two pairs, one for
+            each sentence.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why there is no translation: the text is invalid, or the confidence is below
@@ -238,8 +239,8 @@ def _concatenated(lists: Iterable[list[T] | None]) -> list[T]:
 
 def _joined_words(parts: Sequence[Translation], separators: list[str]) -> tuple[list[Word], list[int]]:
     """Return the words of the joined text, and for each part the index of its first word. Without white space
-    between two parts, the confidence of the word at the joint is the product of the confidences of its two
-    parts.
+    between two parts, the last word of the first part and the first word of the second part become one word.
+    The confidence of the joined word is the product of the confidences of the two words.
     """
     text = separators[0]
     starts = []

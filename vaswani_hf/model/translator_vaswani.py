@@ -214,8 +214,9 @@ class BaseTranslator:
             first_line += len(window)
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
-        """Return the options with defaults for missing search settings, for `layouts`, `translate_segments`
-        and `join`. Raise a ValueError if the backend or the checkpoint does not support an option.
+        """Return the options with defaults for missing search settings. `layouts`, `translate_segments` and
+        `join` need the defaults. Raise a ValueError if the backend or the checkpoint does not support an
+        option.
         """
         if options.terms is not None and not self.backend.supports_phrases:
             raise InvalidValueError(
@@ -416,7 +417,7 @@ def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of `defaults` whose keys are not in `settings`. If `settings` contains `max_length`
-    or `max_new_tokens`, leave out the defaults of both.
+    or `max_new_tokens`, leave out the default values of `max_length` and `max_new_tokens`.
     """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}

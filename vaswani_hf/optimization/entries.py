@@ -43,7 +43,8 @@ class Optimizer:
         settings (type): The settings class with the recipe keys of the optimizer.
         needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
         averages_weights (bool): True if `eval` and `train` switch the model to averaged weights and back.
-        check (Callable): Raises a ValueError if other keys of the section `training` are incompatible.
+        check (Callable): Raises a ValueError if the optimizer does not support the value of another key in
+            the section `training`.
     """
 
     name: str
@@ -119,8 +120,8 @@ class Regularizer:
         num_passes (int): The number of forward passes over a batch. All passes are computed as one forward
             pass over copies of the batch.
         needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
-        needs_encoder_decoder (bool): True if the regulariser cannot be used for language models. Recipes of
-            language models then lack the keys of the regulariser.
+        needs_encoder_decoder (bool): True for a regulariser that cannot be used for language models. Recipes
+            of language models lack the keys of such a regulariser.
         check (Callable): Raises a ValueError if the regulariser would have no effect.
     """
 

@@ -43,7 +43,8 @@ class TrainingSettings(_EntryKeys):
     Settings that also exist in `TrainingArguments` of transformers have the same names.
 
     The keys of an optimizer, schedule or regulariser have no meaning if the recipe does not select the
-    optimizer, schedule or regulariser. Therefore no other code is permitted to read these keys.
+    optimizer, schedule or regulariser. Therefore only the code of an optimizer, schedule or regulariser is
+    permitted to read its keys.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -271,5 +272,7 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """Return the class of the section `training` for the parts "encoder", "decoder" or both."""
+    """Return the class of the section `training` for a model with the given stacks: "encoder", "decoder", or
+    both stacks.
+    """
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

@@ -97,8 +97,8 @@ def _punctuation_of(tree: Tree) -> list[bool]:
 
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
-    """Count the scored constituents of a tree by (label, start, end). Start and end are word indices that
-    skip punctuation.
+    """Count the scored constituents of a tree by (label, start, end). The start and the end are word indices
+    that do not count punctuation.
     """
     # `places[i]` is the number of words before word `i` that are not punctuation. The last entry of `places`
     # is the number of all words of the sentence that are not punctuation.
@@ -118,8 +118,8 @@ def evaluate_parser(
     """Parse the sentences of gold trees, and score the predicted trees. `options` are options of
     `Parser.parse`.
 
-    Return a list with one entry for each gold tree, and the scores. The entry is the predicted tree, or None
-    if the gold tree has no words.
+    Return a list and the scores. For each gold tree, the list contains the predicted tree, or None if the
+    gold tree has no words.
     """
     from tqdm.auto import tqdm
 

@@ -33,15 +33,16 @@ class ModelStatistics(NamedTuple):
     """A model, and the statistics of its heads on the two halves of the test set."""
 
     model: Any
-    # From the first half of the test set, to select the heads.
+    # The statistics on the first half of the test set, to select the heads.
     choice: Statistics
-    # From the second half of the test set, for the numbers in the captions.
+    # The statistics on the second half of the test set, for the numbers in the captions.
     measurement: Statistics
 
 
 def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
-    """Return the object with the median number. A candidate is a tuple (number, number of words, object).
-    Ignore candidates with more than `_MOST_WORDS` words, unless all candidates have more words.
+    """Return the object of the candidate with the median number. A candidate is a tuple (number, number of
+    words, object). Ignore candidates with more than `_MOST_WORDS` words, unless all candidates have more
+    words.
     """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
@@ -200,7 +201,7 @@ def _draw_lines(
 ) -> None:
     """Draw a line from each query word (below) to each key word (above). A larger weight has a wider line.
 
-    With `marked_key`, `queries` has one word. The query word and the key word are then bold.
+    With `marked_key`, `queries` has one word, and the query word and the marked key word are bold.
     """
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba

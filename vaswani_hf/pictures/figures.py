@@ -72,14 +72,15 @@ def draw_figures(
     record: RunRecord | None = None,
     report: Callable[[str], None] = print,
 ) -> list[Picture]:
-    """Draw all pictures of a Vaswani model. Write the pictures, their captions and numbers into `output`.
+    """Draw all pictures of a Vaswani model. Write each picture, its caption and its numbers into the folder
+    `output`.
 
     `texts` are the source sentences of a test set. `verbs` and `pronouns` map each verb to its possible
     complements and each pronoun to its possible antecedents, in lower case. `least_distance` is the smallest
-    distance between a verb and its complement, in words. The pictures of all heads show the attention of one
-    text in one layer. By default, `text` is the first of `texts` with the median number of words. `layer` is
-    counted from 1, and is by default the last layer. `report` receives one line for each picture, and for
-    each picture that is left out.
+    distance between a verb and its complement, in words. The pictures with all heads show the attention of
+    one layer for the source sentence `text`. By default, `text` is the first of `texts` with the median
+    number of words. `layer` is counted from 1, and is by default the last layer. `report` receives one line
+    for each picture, and for each picture that is left out.
     """
     if translator.model.config.model_type != "vaswani":
         raise InvalidValueError(

@@ -140,7 +140,9 @@ def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, fl
 
 
 def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:
-    """Return the mean of the tensors [N, H, H] of all sentences."""
+    """Return the mean over all sentences. `by_sentence` has a tensor [N layers, H heads, H heads] for each
+    sentence.
+    """
     return torch.stack(list(by_sentence.values())).mean(dim=0)
 
 

@@ -114,8 +114,8 @@ class Relation:
     """A rule that finds pairs of related words.
 
     `partners` maps each word, such as a verb, to its possible partners, such as complements, in lower case.
-    The partner is the nearest word from `partners[word]`, at least `least_distance` words away, among the
-    earlier words if `is_earlier` is True, else among the later words.
+    The partner of a word is the nearest word from `partners[word]` that is at least `least_distance` words
+    away. If `is_earlier` is True, the partner is among the earlier words, else among the later words.
     """
 
     partners: Mapping[str, frozenset[str]]
@@ -137,12 +137,16 @@ class Relation:
 
 
 def default_verbs(language: str) -> dict[str, frozenset[str]] | None:
-    """Return the possible complements of each verb in the word list of a language, or None."""
+    """Return the possible complements of each verb of a language. Return None if the language has no word
+    list.
+    """
     return _by_word(_VERBS[language]) if language in _VERBS else None
 
 
 def default_pronouns(language: str) -> dict[str, frozenset[str]] | None:
-    """Return the possible antecedents of each pronoun in the word list of a language, or None."""
+    """Return the possible antecedents of each pronoun of a language. Return None if the language has no word
+    list.
+    """
     return _by_word(_PRONOUNS[language]) if language in _PRONOUNS else None
 
 

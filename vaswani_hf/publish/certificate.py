@@ -28,7 +28,8 @@ class CertificateRow(Record):
         num_beams (int): The number of beams of the search.
         length_penalty (str): The length penalty, such as "gnmt 0.6". Empty for greedy search.
         largest_difference (float, optional): The largest difference (nats) from the log-probabilities that
-            the checkpoint gives the tokens of its translations. None for the checkpoint itself.
+            the checkpoint gives the tokens of its translations. None for vaswani_hf, which runs the
+            checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint,
             without those of `changed_at_length_limit`.
         changed_at_length_limit (int): The number of changed translations among the sentences for which

@@ -40,7 +40,7 @@ def check_token(destination: Destination) -> None:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """Add the name of the user to `repo_id` if needed. Raise a `HubError` if a push is not possible.
+    """Add the name of the user to a `repo_id` without an owner. Raise a `HubError` if a push is not possible.
 
     The check creates no repository and no branch, so that a run can check the destination before training.
     """

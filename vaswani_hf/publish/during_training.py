@@ -65,7 +65,7 @@ class PushCheckpointsCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            # A killed run may have left the temporary folder.
+            # A killed run has perhaps left the temporary folder behind.
             shutil.rmtree(self.folder / _STAGING, ignore_errors=True)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

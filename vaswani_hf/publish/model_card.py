@@ -135,7 +135,8 @@ class CardFacts:
 def model_card(
     folder: str | Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> ModelCard:
-    """Create the model card of a checkpoint. If the files lack a value, the card says "not known".
+    """Create the model card of a checkpoint. If a value is missing in the files of the checkpoint, the card
+    says "not known".
 
     The code examples in the card load `repo_id`. The arguments `license` and `base_model` take precedence
     over the values in the files of the run.

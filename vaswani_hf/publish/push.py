@@ -196,8 +196,8 @@ def upload(
             with_retries(api.create_branch, repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
     before = with_retries(api.repo_info, repo_id, repo_type=repo_type, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # Do not retry with `create_pr`. If the answer of the Hub were lost, a second request would open a second
-    # pull request.
+    # Do not retry the commit if `create_pr` is set. If the answer of the Hub were lost, a second request
+    # would open a second pull request.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 
@@ -331,7 +331,7 @@ def _copy_record(
     name: str = model.name_or_path  # type: ignore[attr-defined]
     is_on_hub = not os.path.isdir(name)
     if is_on_hub:
-        # The repository may have been deleted after the model was loaded.
+        # The repository was perhaps deleted after the model was loaded.
         with suppress(RepositoryNotFoundError):
             snapshot_download(
                 name,

@@ -43,7 +43,7 @@ def stage_repository(
     folder: Path, staged: Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> None:
     """Write all files of the future commit into the folder `staged`. Weight files are linked if possible."""
-    # An older checkpoint may not have the code files.
+    # Load and save the config to write the code files, because an older checkpoint can lack the code files.
     model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
     config = model_class.config_class.from_pretrained(folder)
     for kind in config.user_classes():
@@ -121,7 +121,7 @@ def check_card(path: Path) -> None:
     if stated == "other" and metadata.get("license_name") == RESEARCH_ONLY:
         stated = RESEARCH_ONLY
     for license in stated if isinstance(stated, list) else [stated]:
-        # Ignore a licence that is not a string, because the Hub refuses such a card.
+        # Ignore a licence that is not a string, because the Hub refuses a card with such a licence.
         if isinstance(license, str):
             check_license(license, data.license, "license")
 

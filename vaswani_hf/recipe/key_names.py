@@ -9,7 +9,7 @@ from ..settings.names import SYNONYMS, suggestion
 from .recipe import SECTIONS, recipe_classes
 
 # The name of a recipe key with its section, such as "training.max_steps". The full name of a key outside of
-# sections is the key, such as "seed".
+# all sections, such as "seed", is the key itself.
 FullName = NewType("FullName", str)
 # Maps the full names of keys to the types of their values.
 KeyTypes = dict[FullName, Any]

@@ -26,8 +26,9 @@ def check_license(license: str | None, of_data: str | None, key: str = "publishi
     """Raise a ValueError if the licence of the model permits more than the licence `of_data` of the training
     data.
 
-    `key` is the recipe key or option of `license`, for the error message. Share-alike and no-derivatives
-    conditions are not checked, because the law does not say whether they apply to a trained model.
+    `key` is the recipe key or the option that sets `license`, for the error message. Share-alike and
+    no-derivatives conditions are not checked, because the law does not say whether they apply to a trained
+    model.
     """
     if license is None or of_data is None:
         return

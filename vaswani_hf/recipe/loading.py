@@ -90,7 +90,9 @@ class RecipeContent:
                 yield FullName(f"{section}.{key}"), value
 
     def for_task(self, task: str) -> dict[str, Any]:
-        """Return the argument of `make_recipe`, without keys that only the sections of other tasks have."""
+        """Return the argument of `make_recipe`. Leave out the keys that exist only in the recipes of other
+        tasks.
+        """
         known = key_types_by_task()[task]
         values = dict(self.top_level)
         for section, keys in self.sections.items():
@@ -135,7 +137,9 @@ def _read_file(path: Path, extending: Path | None = None) -> RecipeContent:
 
 
 def _base_of(extends: Any, files: list[Path]) -> Path:
-    """Return the recipe that the last file in `files` extends. Each other file extends the next file."""
+    """In `files`, each file except the last extends the next file. Return the recipe that the last file
+    extends.
+    """
     path = files[-1]
     if not isinstance(extends, str):
         raise InvalidValueError(

@@ -21,13 +21,16 @@ from .recipe import Recipe
 
 def is_folder_of_base(recorded: str) -> bool:
     """Return True if `model.init_from` of a saved or published recipe names a folder, and not a repository. A
-    saved recipe contains the absolute path of the folder, and a published recipe the last part of the path.
+    saved recipe contains the absolute path of the folder. A published recipe contains only the last part of
+    the path.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
 
 def published_recipe(recipe: Recipe) -> Recipe:
-    """Return the published form: paths are shortened to their last parts, and the repository is removed."""
+    """Return the published form of a recipe. Paths are shortened to their last parts, and the section
+    `publishing` keeps only the licence.
+    """
     return recipe.replace(
         output_dir=last_part(recipe.output_dir),
         model=_published_model(recipe.model),

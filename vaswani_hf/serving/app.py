@@ -99,7 +99,7 @@ def _answer(
 
 
 def _short_message(error: Exception) -> str:
-    """Return the message. Truncate a long message, because the message may contain a value of the client."""
+    """Return the message. Truncate a long message, because the message can contain a value from the client."""
     message = str(error)
     return message if len(message) <= MOST_SHOWN else f"{message[:MOST_SHOWN]} …"
 
@@ -134,7 +134,9 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 def _internal_error(error: Exception) -> HTTPException:
-    """Log only the class of an exception, because the message may contain texts of the client or paths."""
+    """Log only the class of an exception, because the message perhaps contains file paths or texts of the
+    client.
+    """
     logger.error("A translation failed with %s.", type(error).__name__)
     return HTTPException(500, "The translation failed.")
 

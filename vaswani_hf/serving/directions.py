@@ -75,7 +75,7 @@ class Directions:
 
     def confidences(self, texts: Sequence[str]) -> dict[str, float]:
         """Return for each source language the probability that all `texts` are in this language, the most
-        probable language first. Without a detector, all probabilities are 0.
+        probable language first. Without a language detector, the probability of each language is 0.
         """
         text = "\n".join(texts)[:_MOST_READ]
         found = {} if self.detector is None else self.detector(text)
@@ -100,7 +100,7 @@ class Directions:
 
     def find(self, source: str, target: str | None, texts: Sequence[str]) -> Direction:
         """Return the `Direction` for the given languages. The source language "auto" stands for the language
-        of `texts`. The target language may be None if the source language has only one target language. Raise
+        of `texts`. The target language can be None if the source language has only one target language. Raise
         a ValueError if there is no `Direction`, or if the language of the texts cannot be detected.
         """
         if source == AUTO:

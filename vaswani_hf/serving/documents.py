@@ -24,7 +24,7 @@ class DocumentsJob:
 
     def run(self) -> None:
         """Translate the documents, and set the result or the exception of `future`."""
-        # Another thread may have cancelled the future.
+        # Another thread has perhaps cancelled the future.
         with contextlib.suppress(InvalidStateError):
             try:
                 texts = translate_html_documents(self._documents, self._translate)

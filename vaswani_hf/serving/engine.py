@@ -237,7 +237,7 @@ class Engine:
             if job.waiting:
                 turns.append(job)
         with self._changed:
-            # Move these jobs to the end of the queue, so that jobs with other options come first.
+            # Move the jobs in `sharing` to the end of the queue, so that jobs with other options come first.
             for job in sharing:
                 if job in self._jobs:
                     self._jobs.remove(job)

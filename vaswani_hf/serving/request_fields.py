@@ -16,7 +16,9 @@ _FORM_TYPES = ("", "application/x-www-form-urlencoded")
 
 
 async def fields_of(request: Request) -> dict[str, Any]:
-    """Return the fields of the query and of the body (JSON or an HTML form). The body overrides the query."""
+    """Return the fields of the query string and of the body (JSON or an HTML form). A field in the body
+    overrides the field with the same name in the query string.
+    """
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() != "identity":
         raise HTTPException(
@@ -27,8 +29,8 @@ async def fields_of(request: Request) -> dict[str, Any]:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         # Do not use `request.query_params`, which accepts invalid UTF-8. Use `request.form` only for
-        # multipart forms, because `request.form` decodes characters as Latin-1 if they are not
-        # percent-encoded, as curl sends them.
+        # multipart forms, because `request.form` decodes characters without percent-encoding as Latin-1, and
+        # curl sends characters without percent-encoding.
         fields = _with_lists(_decoded_pairs(request.scope["query_string"].decode()))
         # Decode the body of a multipart form too, because `request.form` decodes invalid UTF-8 as Latin-1.
         body = (await request.body()).decode()

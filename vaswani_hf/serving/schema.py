@@ -18,9 +18,9 @@ from .directions import AUTO, Direction
 
 @dataclass(frozen=True)
 class WantedSettings:
-    """The settings of a request without the texts, because the service caches the translation options of each
-    combination of settings. If the calibrated confidence of a translation is below the probability
-    `min_confidence`, the answer contains an empty text.
+    """The settings of a request. The class does not contain the texts, because the service caches the
+    translation options of each combination of settings. If the calibrated confidence of a translation is
+    below the probability `min_confidence`, the answer contains an empty text.
     """
 
     num_alternatives: int = 0
@@ -98,7 +98,9 @@ class DetectRequest(BaseModel):
 
 
 class LibreTranslateRequest(DetectRequest):
-    """The fields of a `POST /translate` request. Numbers may be text, because HTML forms contain only text."""
+    """The fields of a `POST /translate` request. Numbers can be given as text, because HTML forms contain
+    only text.
+    """
 
     source: str
     target: str
@@ -135,7 +137,9 @@ class LibreTranslateRequest(DetectRequest):
     def answer(
         self, direction: Direction, translations: list[list[Translation]], confidence: float
     ) -> dict[str, Any]:
-        """Return the answer of LibreTranslate. If `q` is a list, each field of the answer is a list."""
+        """Return the answer in the format of LibreTranslate. If `q` is a list, each field of the answer is a
+        list.
+        """
         entries: dict[str, list[Any]] = {
             "translatedText": [of_text[0].text for of_text in translations],
         }

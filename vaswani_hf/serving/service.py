@@ -184,7 +184,7 @@ class Service:
             )
 
     def _complete_options(self, direction: Direction, settings: WantedSettings) -> TranslationOptions:
-        """Return the options of a request with these settings."""
+        """Return the translation options of a request that has the settings `settings`."""
         options = replace(
             self._options, return_scores=settings.has_scores, return_alignments=settings.has_alignments
         )
@@ -217,7 +217,9 @@ class Service:
 def _search_settings(
     translator: BaseTranslator, options: TranslationOptions, settings: WantedSettings
 ) -> dict[str, Any]:
-    """Return the search settings: greedy search for a stream, else enough beams for all alternatives."""
+    """Return the search settings. A streamed answer needs greedy search. For alternatives, the search needs
+    at least one beam for each returned translation.
+    """
     generate = dict(options.generate)
     if settings.is_streamed:
         generate["num_beams"] = 1

@@ -122,8 +122,8 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
 
 
 def _errors_of_first_value(error: ValidationError) -> list[ErrorDetails]:
-    """Return the errors about the first invalid value and its entries. If a field accepts several types,
-    pydantic reports one error for each type.
+    """Return the errors about the first invalid value. If the value is a list or a dict, also return the
+    errors about its entries. If a field accepts several types, pydantic reports one error for each type.
     """
     errors = error.errors(include_url=False)
     place = _place_of(errors[0])
@@ -142,7 +142,9 @@ def _explain_unknown_key(context: dict[str, Any], section: str) -> str:
 
 
 def _explain_wrong_value(name: str, value: Any, errors: list[ErrorDetails]) -> str:
-    """Explain that a value is not permitted. `errors` has an error for each type that the field accepts."""
+    """Explain that a value is not permitted. If the field accepts several types, `errors` has one error of
+    pydantic for each type.
+    """
     expected = list(dict.fromkeys(_expected(error) for error in errors))
     if "a number" in expected and "an integer" in expected:
         expected.remove("an integer")

@@ -10,7 +10,7 @@ from ..model.errors_vaswani import InvalidValueError
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
 # The assumed (not measured) fraction of its peak speed that a GPU reaches. With small models and small
-# batches, a GPU reaches a smaller fraction.
+# batches, a GPU reaches a smaller fraction of its peak speed.
 ASSUMED_UTILIZATION = 0.3
 # The source of the prices in `GPUS`. For each GPU type, the price is the price of the smallest machine with
 # one GPU of the type.

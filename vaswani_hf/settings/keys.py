@@ -12,8 +12,8 @@ from .base import Settings, facts_of, field_with_facts
 # the following:
 # - "fixed": The run refuses the new value with an error, because the value changes the training steps.
 # - "free": An unfinished run continues with the new value. A finished run stays as it is.
-# - "continue": Both an unfinished and a finished run continue with the new value. The new value of such a key
-# requires more training steps, other final weights or new scores.
+# - "continue": Both an unfinished and a finished run continue with the new value. The new value of a
+# "continue" key requires more training steps, other final weights or new scores.
 OnResume = Literal["fixed", "free", "continue"]
 
 

@@ -39,7 +39,9 @@ class TokenizerSettings(Settings):
         return True
 
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
-        """Return the settings if the run keeps the tokenizers of an earlier run with `recorded` settings."""
+        """Return the tokenizer settings of a run that keeps the tokenizers of an earlier run. `recorded` are
+        the settings of the earlier run.
+        """
         return recorded
 
 
@@ -68,7 +70,9 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Map "encoder" and "decoder" to their models, without a stack that starts from random weights."""
+        """Map "encoder" and "decoder" to the names of their models. Leave out a stack that starts from random
+        weights.
+        """
         return self.model_dump(exclude_none=True)
 
 
@@ -114,7 +118,9 @@ class ModelSettings(Settings):
 
 
 def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
-    """Create a class for the section `model`, without config fields that only other stacks use."""
+    """Create a class for the section `model` of models with the stacks `stacks`. The class has no config
+    fields that only models with other stacks use.
+    """
     other_stacks = tuple(f"{stack}_" for stack in STACKS if stack not in stacks)
     fields: dict[str, Any] = {}
     for key in MODEL_KEYS:
@@ -168,7 +174,9 @@ class SearchSection(Settings):
     keys_on_resume: ClassVar[OnResume] = "continue"
 
     def settings(self) -> dict[str, Any]:
-        """Return the fields of a GenerationConfig: `PAPER_SEARCH`, and settings that are not defaults."""
+        """Return fields of a GenerationConfig: the settings in `PAPER_SEARCH`, and all other settings that
+        differ from their defaults.
+        """
         settings = {
             name: value
             for name, value in self.model_dump(exclude_none=True).items()
@@ -236,7 +244,9 @@ class EvaluationSettings(Settings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The key that makes validations score the model's outputs, such as `validation_bleu`, or None."""
+        """The key with which each validation also scores the model's outputs, such as `validation_bleu`. None
+        if the task has no such key.
+        """
         return None
 
     def check_dependencies(self) -> None:

@@ -324,8 +324,8 @@ class MaskingCollator(TextCollator):
     has at least one masked token.
 
     The masked tokens depend only on the seed, the epoch and the text (and differ for copies of a text in an
-    epoch), and not on interruptions or the number of data workers. In validation, they do not depend on the
-    epoch, so that the losses of all validations can be compared.
+    epoch), and not on interruptions or the number of data workers. In validation, the masked tokens do not
+    depend on the epoch, so that the losses of all validations can be compared.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):

@@ -209,7 +209,9 @@ def load_treebank(names: list[str]) -> Dataset:
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
-    """Yield the sentence and the tree of each tree. A new `cache_key` makes `datasets` read again."""
+    """For each tree in the files, yield a dict with the sentence and the tree. If `cache_key` changes, the
+    library `datasets` reads the files again.
+    """
     for file in files:
         for tree in read_treebank(file):
             yield _pair_of(tree)
@@ -226,7 +228,7 @@ def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_leng
 def train_tree_tokenizer(
     trees: Iterable[str], model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """Build the target tokenizer of a parser from trees, each one line of text.
+    """Build the target tokenizer of a parser from trees. Each tree is one line of text.
 
     The tokens of a tree do not include its words, because the parser takes the words from the sentence. For
     example, the tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and

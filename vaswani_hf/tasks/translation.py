@@ -38,7 +38,8 @@ from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, Tokeniz
 from ..translation.translator import Translator
 from .base import PAPER, CardWords, Scores, Task
 
-# Maps a source language to the example sentence in model cards. The sentences do not come from a corpus.
+# Maps a source language to the example sentence in model cards. The example sentences do not come from a
+# corpus.
 _EXAMPLES = {
     "en": "The model reads the whole sentence at once.",
     "de": "Das Modell liest den ganzen Satz auf einmal.",
@@ -204,7 +205,9 @@ class TranslationTokenizer(TokenizerSettings):
         return self.shared_vocabulary
 
     def kept(self, recorded: Any) -> "TranslationTokenizer":
-        """Return the settings of an earlier run with the `bpe_dropout` of this recipe."""
+        """Return the tokenizer settings `recorded` of an earlier run, but with the `bpe_dropout` of this
+        recipe.
+        """
         return recorded.replace(bpe_dropout=self.bpe_dropout)
 
     @model_validator(mode="after")
@@ -440,7 +443,8 @@ def _encoders(
     augment: Augmentation | None,
 ) -> tuple[SentenceEncoder, SentenceEncoder] | None:
     """Return encoders for source and target that tokenize a sentence again in each epoch, because BPE-dropout
-    and `data.augment` change the token ids in each epoch. Return None without BPE-dropout and `data.augment`.
+    and `data.augment` change the token ids in each epoch. Return None if the run uses neither BPE-dropout nor
+    `data.augment`.
     """
     if bpe_dropout > 0:
         return BpeDropout(source, bpe_dropout), BpeDropout(target, bpe_dropout)
@@ -509,7 +513,9 @@ def train_tokenizers(
     model_max_length: int,
     tags: tuple[str, ...],
 ) -> Tokenizers:
-    """Train the source tokenizer and the target tokenizer, the same object for a shared vocabulary."""
+    """Train the source tokenizer and the target tokenizer. With a shared vocabulary, return the same
+    tokenizer twice.
+    """
     if section.shared_vocabulary:
         joint = train_on_sides(section, pairs, ("source", "target"), model_max_length, tags=tags)
         return joint, joint

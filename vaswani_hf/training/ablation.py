@@ -56,8 +56,8 @@ class AblationList(Settings):
 
 
 def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None = None) -> Runs:
-    """Return the recipes of each run, one for each seed. In the recipes, the validation split is also the
-    test split, so that the final scores are scores of the validation split.
+    """For each run, return one recipe per seed. In the recipes, the validation split is also the test split,
+    so that the final scores are scores of the validation split.
 
     `overrides` are command-line arguments, such as "--max_steps", "100", that override keys in the section
     `all`. Raise a ValueError if the file or a recipe is invalid, or if a folder contains another run.

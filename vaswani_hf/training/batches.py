@@ -21,19 +21,20 @@ from ..data.streams import EndlessStream
 from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 
-# On a CPU, the trainer divides a large batch into parts of at most this size: the number of source positions
-# (or target positions) times `d_model`. Smaller parts need less padding and less memory, but each additional
-# forward and backward pass costs time.
+# On a CPU, the trainer divides a large batch into parts of at most this size. The size of a part is `d_model`
+# times the number of source or target positions, whichever is larger. Smaller parts need less padding and
+# less memory, but each additional forward and backward pass costs time.
 MAX_PART_SIZE = 2**19
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """Return the largest number of source positions, and of target positions, in a part of a batch on a CPU;
-    None if the trainer does not divide batches.
+    """Return the largest number of source positions in a part of a batch on a CPU. The limit applies to the
+    target positions too. Return None if the trainer does not divide batches.
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
-    # Parts have many different shapes, and a compiled model needs a compilation for each shape.
+    # Do not divide batches for a compiled model, because the parts would have many different shapes, and each
+    # shape needs a compilation.
     return positions if is_large and not training.torch_compile else None
 
 
@@ -49,7 +50,8 @@ class TrainingBatches:
         self.training = training
         self.args = args
         start_step = step_of(checkpoint) if checkpoint else 0
-        # The number of batches of this process, including the steps before a resumed checkpoint.
+        # The number of this process's batches so far. A resumed run also counts the batches before its
+        # checkpoint.
         self.num_batches = start_step * training.gradient_accumulation_steps
         self._sequence: EndlessSampler | EndlessStream
         if isinstance(corpus.train, datasets.Dataset):

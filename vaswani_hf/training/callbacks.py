@@ -164,7 +164,8 @@ class DivergenceDetector:
         self.patience = min(max(max_steps // 10, NUM_STEPS), MOST_STEPS)
         self.first = earlier[0] if earlier else None
         self.lowest = min(earlier, default=math.inf)
-        # The first step of the latest series of steps above the limit; None if the latest loss is not above.
+        # The first step of the latest series of steps with a loss above the limit; None if the latest loss is
+        # not above the limit.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
@@ -214,8 +215,8 @@ class StopCallback(TrainerCallback):
         self.trainer = trainer
         self.checkpoint = checkpoint
         # The sums over all processes that the callback has not read yet. An entry contains the step, the sums
-        # [3] from `_send`, and a CUDA event (or None). The event occurs when the sums have been copied to the
-        # CPU.
+        # [3] from `_send`, and a CUDA event (or None). The CUDA event occurs when the sums of the entry have
+        # been copied to the CPU.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
@@ -277,10 +278,10 @@ class StopCallback(TrainerCallback):
         )
 
     def _send(self, step: int) -> None:
-        """Sum three numbers over all processes. `TrainingLosses.take` returns the first two: a flag for
-        losses or gradients that are not finite, and the sum of the losses. The third is the number of the
-        signal that the process has received, such as 15 for SIGTERM (0 without a signal). On a GPU, start the
-        copy of the three sums to the CPU.
+        """Sum three numbers over all processes. `TrainingLosses.take` returns the first two numbers: a flag
+        for losses or gradients that are not finite, and the sum of the losses. The third number is the number
+        of the signal that the process has received, such as 15 for SIGTERM (0 without a signal). On a GPU,
+        start the copy of the three sums to the CPU.
         """
         losses = self.trainer.losses.take()  # [2]
         received = torch.full_like(losses[:1], self.trainer.stop.received)

@@ -206,8 +206,8 @@ def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[in
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """Return the checkpoints that `save_steps` scheduled. Leave out other checkpoints, such as a checkpoint
-    after a signal.
+    """Return the checkpoints that `save_steps` scheduled. Leave out checkpoints that were saved for another
+    reason, such as a signal that stopped the run.
     """
     found = []
     for checkpoint in checkpoints:
@@ -222,9 +222,9 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
 def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
     """Return the undamaged checkpoints from which the run computes the final weights.
 
-    With `average_checkpoints`, return the last checkpoints. Otherwise, with early stopping, return the best
-    checkpoint. Otherwise return the last checkpoint. `step` is the last step of the run. A line is printed
-    for each damaged checkpoint.
+    With `average_checkpoints`, return the last checkpoints. Without `average_checkpoints`, return the best
+    checkpoint if the run has early stopping, otherwise the last checkpoint. `step` is the last step of the
+    run. A line is printed for each damaged checkpoint.
     """
     last = folder / f"checkpoint-{step}"
     # Only the manifest says if `save_steps` scheduled a checkpoint.

@@ -37,7 +37,7 @@ from .checkpoints import refuse_vanished_folder
 from .processes import say
 from .run_results import draw_curve
 
-# The staging folder, inside the output folder, of the final checkpoint.
+# The name of the folder in the output folder into which a run first writes the final checkpoint.
 FINAL_STAGING_FOLDER = ".staging"
 
 
@@ -60,7 +60,9 @@ def _outputs_files() -> list[str]:
 
 
 def _final_files() -> list[str]:
-    """Return patterns for the files that a run writes at its end. Other files belong to the user."""
+    """Return patterns for the files that a run writes at its end. The folder can also contain files of the
+    user.
+    """
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 
@@ -107,8 +109,8 @@ def restore_records(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str:
-    """Name the damaged and missing files of a finished run. Raise an error if no checkpoint is left for a
-    repair.
+    """Name the damaged and missing files of a finished run. Raise an error if the run has no undamaged
+    checkpoint from which the damaged files can be made again.
     """
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):

@@ -90,8 +90,8 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
 
 
 def _is_same(name: str, recorded: str) -> bool:
-    """Return True if `name` and `recorded` name the same model. Compare only the last parts of folder paths,
-    because a user can move a folder.
+    """Return True if `name` in the new settings and `recorded` in the settings of an earlier run name the
+    same model. Compare only the last parts of folder paths, because a user can move a folder.
     """
     if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
@@ -102,8 +102,8 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the section `model` of a resumed run. `init_from` and the config fields that `model` lacks come
-    from `recorded`.
+    """Return the section `model` of a resumed run. `recorded` provides `init_from` and the config fields that
+    are missing in `model`.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
@@ -200,8 +200,8 @@ def with_kept_tokenizers(
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
     # Accept the tokenizer settings of the model, because the recipe of the run can extend the recipe of the
-    # model. For `vocab_size`, accept also the number of tokens in the vocabulary, with or without `<mask>`.
-    # The vocabulary has fewer tokens than `vocab_size` if the corpus was small.
+    # model. For `vocab_size`, also accept the number of tokens in the model's vocabulary, counted with or
+    # without `<mask>`. The vocabulary has fewer tokens than `vocab_size` if the corpus was small.
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
@@ -284,7 +284,9 @@ def _vocabulary_of(
 
 
 def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: float) -> str:
-    """Describe the models in `init_from`. `coverage` is the part of the vocabulary that these models know."""
+    """Describe the models in `init_from`. `coverage` is the share of the run's tokens that the vocabularies
+    of these models contain.
+    """
     names = list(dict.fromkeys(base.name for base in bases.values()))
     last = list(bases)[-1]
     models = " and ".join(f"'{name}'" for name in names)

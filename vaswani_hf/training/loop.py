@@ -55,9 +55,9 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
             raise
         # Only the first process prints the error.
         sys.exit(FAILURE)
-    # Wait at `gather`, because the first process is perhaps still pushing a checkpoint, and a launcher such
-    # as torchrun ends all processes if one process ends with an error code. A signal may also have arrived
-    # after the last step.
+    # Wait at `gather`, because the first process is perhaps still pushing a checkpoint. A launcher such as
+    # torchrun ends all processes if one process ends with an error code. A signal may also have arrived after
+    # the last step.
     if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)

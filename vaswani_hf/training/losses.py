@@ -36,8 +36,8 @@ class TrainingLosses:
 
     @property
     def name(self) -> str:
-        """The name of the training loss in the log. The name mentions label smoothing and a regulariser,
-        because the validation loss includes neither.
+        """The name of the training loss in the log. The name mentions label smoothing and the regulariser,
+        because the validation loss includes no label smoothing and no regulariser.
         """
         terms = []
         if smoothing := self.config.label_smoothing:
@@ -58,8 +58,8 @@ class TrainingLosses:
         self._gradient_norm = self._gradient_norm + whole
 
     def take(self) -> torch.Tensor:
-        """Return a float32 tensor [2] on the device for all batches since the last call: 1.0 if a loss or
-        gradient was not finite, else 0.0, and the sum of the losses.
+        """Return a float32 tensor [2] on the device, about all batches since the last call. The first value
+        is 1.0 if a loss or gradient was not finite, else 0.0. The second value is the sum of the losses.
         """
         loss = torch.as_tensor(self._loss, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self._gradient_norm).float()
@@ -68,7 +68,9 @@ class TrainingLosses:
         return torch.stack([diverged, loss])
 
     def error(self, what: str, step: int, good_until: int) -> DivergedRunError:
-        """Return the error that ends a run. Checkpoints up to the step `good_until` are not affected."""
+        """Return the error that ends a run. The checkpoints up to the step `good_until` are from before the
+        divergence.
+        """
         training = self.training
         last = checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = scheduled_rate(step, training, self.config.d_model, self.args.max_steps)

@@ -29,8 +29,8 @@ def measure_speed(
     name of the hardware.
 
     All sentences have `length` random tokens, so batches have no padding. The time of a training step is the
-    mean time of a forward and backward pass times the number of passes, plus the time of the optimizer, which
-    is measured once.
+    mean time of a forward and backward pass times the number of passes, plus the time of the optimizer. The
+    time of the optimizer is measured once.
     """
     device = (
         torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")

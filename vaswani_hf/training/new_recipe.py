@@ -24,8 +24,8 @@ from .recipe_model import planned_config
 
 # The largest number of sentence pairs from which `vaswani init` estimates the numbers of tokens.
 SAMPLE_SIZE = 20_000
-# The smallest number of sentence pairs, because the pairs are divided into a training, a validation and a
-# test split.
+# The smallest number of sentence pairs that `vaswani init` accepts. The pairs are divided into a training, a
+# validation and a test split.
 FEWEST_PAIRS = 100
 # The vocabulary has one entry for each 320 bytes of the corpus, within limits. With the recipe for Multi30k,
 # the training text has 80 tokens for each entry of the vocabulary, and a token has about 4 bytes.
@@ -189,7 +189,7 @@ class _RecipeText:
         self.lines: list[str] = []
 
     def section(self, name: str, comment: str = "") -> None:
-        """Begin a section after an empty line."""
+        """Add an empty line and the first line of a section."""
         self.lines.append("")
         self._add(f"{name}:", comment)
 

@@ -39,8 +39,8 @@ from .training_step import batch_shape
 
 # The assumed mean length of a sentence (tokens).
 MEAN_LENGTH = 32
-# The largest number of layers in both stacks together, because `vaswani plan` runs each layer. An encoder
-# layer and a decoder layer take about 50 ms together.
+# The largest number of layers (both stacks together) that `vaswani plan` accepts, because `vaswani plan` runs
+# each layer. An encoder layer and a decoder layer take about 50 ms together.
 MAX_LAYERS = 200
 _PAPER_TRAINING = EncoderDecoderTraining(
     bf16=False,
@@ -106,8 +106,8 @@ class PlannedFlops:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedMemory:
-    """The memory of a training step on a GPU and on a CPU. On a CPU, the trainer can divide a batch into
-    parts; then `processor` is the memory for one part.
+    """The memory of a training step on a GPU (`accelerator`) and on a CPU (`processor`). If the trainer
+    divides batches on a CPU, `processor` is the memory of a step with one part of a batch.
     """
 
     accelerator: StepMemory
@@ -152,10 +152,10 @@ class Plan:
         parameters: The numbers of parameters of the model and of its parts.
         steps: The number of optimizer steps; None if the recipe gives `num_train_epochs`.
         num_train_epochs: The number of epochs; None if the recipe gives `max_steps`.
-        source_tokens: The maximum sum of source positions (tokens and padding) over all batches of the run;
-            None if the number of steps is unknown, or for a language model.
-        target_tokens: The maximum sum of target positions over all batches of the run; None if the number of
-            steps is unknown.
+        source_tokens: The maximum number of source positions (tokens and padding), summed over all batches of
+            the run; None if the number of steps is unknown, or for a language model.
+        target_tokens: The maximum number of target positions (tokens and padding), summed over all batches of
+            the run; None if the number of steps is unknown.
         flops: The FLOPs. For several processes, the FLOPs are the sum over all processes.
         memory: The memory of a training step.
         hardware: The number and the name of the GPUs, such as "8 x P100"; None without `--hardware`.
@@ -202,7 +202,9 @@ class _Speed:
 
 
 def plan_run(recipe: Recipe, settings: PlanSettings) -> Plan:
-    """Plan a run of one process. If the number of steps is unknown, values that depend on it are None."""
+    """Plan a run of one process. If the number of steps is unknown, the values that depend on the number of
+    steps are None.
+    """
     training = recipe.training
     model_class = TASKS[recipe.task].model_class
     config = planned_config(recipe.model, recipe.tokenizer)
@@ -270,7 +272,8 @@ def _cost_on_processor(
     """Return the cost on a CPU of a batch, or of one part if the trainer divides the batch."""
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # The trainer divides a batch only between sentences, so each part has room for the longest sentence.
+        # The trainer divides a batch only between sentences. Therefore each part must have space for the
+        # longest sentence.
         largest = max(largest, longest)
     return batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
 
@@ -355,8 +358,8 @@ def batch_cost(
     on_accelerator: bool = True,
     largest_part: int | None = None,
 ) -> StepCost:
-    """Return the cost of a training step with a full batch of sentences of `length` tokens. With
-    `largest_part`, return the cost with a part of the batch.
+    """Return the cost of a training step with a full batch of sentences of `length` tokens. If `largest_part`
+    is given, the trainer divides the batch, and the cost is for one part of the batch.
     """
     return step_cost(
         config,
@@ -381,7 +384,9 @@ def paper_flops(
     length: int,
     cost: StepCost,
 ) -> PaperFlops:
-    """Return the FLOPs by the paper's method. `cost` is for a batch of sentences of `length` tokens."""
+    """Return the FLOPs of a step and of the run, estimated from the time on the paper's GPUs (Section 6.1).
+    `cost` is for a batch of sentences of `length` tokens.
+    """
     if training.gradient_checkpointing:
         # The paper does not use gradient checkpointing.
         cost = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)

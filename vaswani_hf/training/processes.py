@@ -72,9 +72,7 @@ def said_at_intervals(work: str) -> Iterator[None]:
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Send all later output to a stream to the null device, including the output of other threads and of new
-    child processes.
-    """
+    """Redirect a stream to the null device, also for other threads and for new child processes."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -99,7 +97,7 @@ class PipeSafeStream:
             return len(text)
 
     def flush(self) -> None:
-        """Flush the stream if the pipe is open."""
+        """Flush the stream if the reader has not closed the pipe."""
         try:
             self._stream.flush()
         except BrokenPipeError:
@@ -134,10 +132,10 @@ class Processes:
         return self._after_first(partial(function, *args, **kwargs), share=True)[0]
 
     def main_process_first(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a function in the first process, and then in all other processes, so that the files of the
-        first call exist. Another machine perhaps cannot read the files of the first call. Therefore one
-        process of each machine finishes the function before the remaining processes of the machine call the
-        function.
+        """Call a function in the first process, and then in all other processes, so that the other processes
+        find the files that the first call wrote. Another machine perhaps cannot read the files that the first
+        call wrote. Therefore one process of each machine finishes the function before the remaining processes
+        of the machine call the function.
         """
         call = partial(function, *args, **kwargs)
         results = self._after_first(call, share=False)
@@ -161,7 +159,7 @@ class Processes:
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
         """Call a function in the first process. In the first process, return a list with the result. In the
-        other processes, return the same list if `share` is true, otherwise an empty list.
+        other processes, return a list with the same result if `share` is true, otherwise an empty list.
         """
         results: list[_T] = []
         error = None

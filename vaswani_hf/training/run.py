@@ -212,8 +212,8 @@ def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
 
 
 def _with_fields_of_bases(recipe: Recipe, saved: Recipe | None) -> Recipe:
-    """Fill in the config fields and the kept tokenizer settings of the models in `init_from`, or of the saved
-    recipe if the run continues.
+    """Fill in the config fields, and the settings of kept tokenizers, from the models in `init_from`. If the
+    run continues, take the values from the saved recipe instead.
     """
     model = recipe.model
     tokenizer = recipe.tokenizer
@@ -370,8 +370,8 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """Return the model with random weights or the weights of other models, and with frozen parameters. The
-    trainer later loads the weights of a checkpoint.
+    """Create the model with random weights, or with the weights of the models in `model.init_from`. Freeze
+    the parameters that the recipe names. The trainer later loads the weights of a checkpoint.
     """
     model = _random_model(recipe, corpus)
     if checkpoint is None:
@@ -391,7 +391,9 @@ def _random_model(recipe: Recipe, corpus: Corpus) -> PreTrainedModel:
 
 
 def _load_bases(recipe: Recipe, model: PreTrainedModel, corpus: Corpus) -> str:
-    """Load the weights of the models in `model.init_from`. Return a message that names them, or ""."""
+    """Load the weights of the models in `model.init_from`. Return a message about the models, or an empty
+    text if `model.init_from` names no model.
+    """
     bases = initialization.find_bases(recipe.model)
     return initialization.load_base_weights(model, bases, corpus) if bases else ""
 
@@ -444,7 +446,8 @@ def _record_beginning(
                 say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
             run_results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
-            # An earlier run may have been killed before it deleted old checkpoints.
+            # Delete old checkpoints now, because the earlier run was perhaps killed before it deleted old
+            # checkpoints.
             state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
             checkpoints.rotate_checkpoints(folder, recipe.training, state)
 

@@ -79,8 +79,8 @@ def training_record(
     averaged_steps: list[int],
     recorded: TrainingRecord | None,
 ) -> TrainingRecord:
-    """Return the record of the training. `model` has the final weights, the average of the checkpoints of
-    `averaged_steps`. `recorded` is the result of `recorded_training`.
+    """Return the record of the training. `model` has the final weights, which are the average of the
+    checkpoints of `averaged_steps`. `recorded` is the result of `recorded_training`.
     """
     record = recorded or _new_training_record(trainer)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -140,7 +140,9 @@ def card_examples(
 
 
 def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
-    """Return the first short texts of the test split, if the licence of the data permits to publish them."""
+    """Return the first short texts of the test split, if the licence of the data permits the publication of
+    texts.
+    """
     test = trainer.corpus.texts["test"]
     if test is None or data_license(data) in (None, "unknown", RESEARCH_ONLY):
         return []

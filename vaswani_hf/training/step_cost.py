@@ -1,9 +1,9 @@
 """Counts the FLOPs and the memory of a training step by running the real step on fake tensors.
 
-The step has forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
-checkpointing, autocast and the moving average of the recipe. Fake tensors have shapes, dtypes and devices but
-no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). The fake tensors have the
-device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
+The step has a forward pass, a loss, a backward pass and an optimizer step. The step uses the regulariser, the
+gradient checkpointing, the autocast and the moving average of the recipe. Fake tensors have shapes, dtypes
+and devices but no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). The fake
+tensors have the device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
 """
 
 import contextlib
@@ -123,7 +123,8 @@ def step_cost(
         loss.backward()
         batch_flops = counter.flops - optimizer_flops
         optimizer.step()
-        # In a real run, the moving average exists during the whole step.
+        # Delete the moving average only here, because a real run keeps the moving average in memory during
+        # the whole step.
         del average
     activations = after_layers[-1] - before
     memory = StepMemory(

@@ -26,7 +26,8 @@ from ..exit_codes import FAILURE, INTERRUPTED
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Signals within these seconds count as one signal, because a scheduler and a launcher may both send a signal.
+# Signals that arrive within this number of seconds count as one signal, because a scheduler and a launcher
+# can each send a signal.
 SECONDS_OF_ONE_SIGNAL = 2.0
 # The seconds from `ShutdownRequested` until the process is killed. Python cannot raise an exception while C
 # code runs or while the process waits for another process.
@@ -67,7 +68,7 @@ class GracefulShutdown:
     def __init__(self) -> None:
         # The number of the signal; 0 if no signal has arrived.
         self.received = 0
-        # True while the process writes a checkpoint, and must not be killed.
+        # True while the process writes a checkpoint: the process must not be killed during this time.
         self.is_saving = False
         # Returns the message to print before the process kills itself.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
@@ -108,9 +109,9 @@ class GracefulShutdown:
         finally:
             self._raises = False
             # After a signal, another process can still forward the signal to this process. Keep `_handle`, so
-            # that the forwarded signal does not end this process before the process prints its message.
-            # `_handle` restores the earlier handlers at a signal that arrives more than
-            # `SECONDS_OF_ONE_SIGNAL` after the first signal.
+            # that the forwarded signal does not end this process before the process prints its message. If a
+            # signal arrives more than `SECONDS_OF_ONE_SIGNAL` seconds after the first signal, `_handle`
+            # restores the earlier handlers.
             if not self.received or not self._peers:
                 self.restore()
             _LISTENING.remove(self)

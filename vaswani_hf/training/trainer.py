@@ -81,8 +81,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.processes = processes or Processes()
         self.stop = stop or GracefulShutdown()
         self.start_step = step_of(checkpoint) if checkpoint else 0
-        # A tensor on the device after the first step, because converting a tensor to a Python number forces a
-        # CUDA synchronisation.
+        # After the first step, `target_tokens_seen` is a tensor on the device, because converting a tensor to
+        # a Python number forces a CUDA synchronisation.
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         # True if a signal prevented the validation at the current step.
         self.validation_is_due = False
@@ -132,7 +132,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         # With `non_blocking=True`, the copy from pinned memory runs while a GPU computes.
         inputs = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         parts = [inputs]
-        # The loss of each part is divided by the number of target tokens in the step.
+        # The loss of each part of the batch is divided by the number of target tokens in the training step.
         if self.max_part_positions is not None and num_items_in_batch is not None:
             parts = cut_into_parts(inputs, self.max_part_positions, self.corpus.train_collator.trim)
         loss = 0.0
@@ -147,16 +147,18 @@ class VaswaniTrainer(Seq2SeqTrainer):
     @property
     def max_part_positions(self) -> int | None:
         """The largest number of source positions, and of target positions, in a part of a batch; None if the
-        trainer does not divide batches. With DeepSpeed, the trainer does not, because DeepSpeed would take an
-        optimizer step after each part. The division does not depend on the number of processes, because
-        another division would change the dropout masks.
+        trainer does not divide batches. The trainer does not divide batches with DeepSpeed, because DeepSpeed
+        would take an optimizer step after each part. The division of a batch does not depend on the number of
+        processes, because another division would change the dropout masks.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
         return largest_part(self.training, self.model.config.d_model)
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        """Return the loss of a batch, in training from the regulariser of the recipe, if there is one."""
+        """Return the loss of a batch. In training, the regulariser of the recipe computes the loss, if the
+        recipe has a regulariser.
+        """
         if self.regularized_loss is not None and self.model.training:
             model = partial(self.regularized_loss, model)
         return super().compute_loss(model, inputs, *args, **kwargs)
@@ -177,7 +179,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> Any:
-        """Return the learning rate schedule of the recipe. The default is that of the paper (Section 5.3)."""
+        """Return the learning rate schedule of the recipe. The default is the schedule of the paper (Section
+        5.3).
+        """
         if self.lr_scheduler is None:
             width = self.model.config.d_model
             self.lr_scheduler = scheduler_of(

@@ -32,7 +32,9 @@ def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
 def loss_function(
     model: PreTrainedModel, training: AnyTraining, device_type: str
 ) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
-    """Return a function that computes the loss of a batch, with autocast and regulariser of the recipe."""
+    """Return a function that computes the loss of a batch, with the autocast and the regulariser of the
+    recipe.
+    """
     autocast = partial(torch.autocast, device_type, torch.bfloat16, enabled=training.bf16 is True)
     regularizer = regularizer_of(training)
     compute: Callable[..., Any] = model
@@ -61,7 +63,7 @@ def batch_shape(training: AnyTraining, length: int, largest_part: int | None = N
     If `source_tokens_per_batch` and `target_tokens_per_batch` differ, the sentences on the side with the
     smaller number are shorter by the ratio of the two numbers. `largest_part` is the largest number of
     positions per side in a part, if the trainer divides a batch into parts. If the trainer divides a batch,
-    return the shape of a part. The sentences of the part have the same lengths as in the full batch.
+    return the shape of a part of the batch. The sentence lengths are the same as in the full batch.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch

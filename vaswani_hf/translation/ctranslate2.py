@@ -9,11 +9,12 @@ the search of this package in these points:
   translations as the search of this package, but is slower than CTranslate2's own search.
 
 - With `early_stopping=False`, the default, CTranslate2 stops when `2 * num_beams` translations have finished.
-  With the length penalty `gnmt`, the search of this package stops when no better translation is possible.
-  The larger `length_penalty` is, the more often CTranslate2 misses the best translation. On 300 Multi30k
-  sentences, with 5 beams and a model after a short training, the two searches found equal translations with
-  `length_penalty` 0.6, and 52 different translations with `length_penalty` 1.4. The scores of 5 of the 52
-  were compared. The translation from the search of this package had the higher score in all 5 cases.
+  With the length penalty `gnmt`, the search of this package stops when no better translation is possible. The
+  larger `length_penalty` is, the more often CTranslate2 misses the best translation. A test used 300 Multi30k
+  sentences, 5 beams and a model after a short training. With `length_penalty` 0.6, CTranslate2 and the search
+  of this package found equal translations. With `length_penalty` 1.4, 52 translations were different. For 5
+  of the 52 sentences, the scores of the two translations were compared. The translation from the search of
+  this package had the higher score in all 5 cases.
 
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
   log-probabilities from CTranslate2's scores, and ranks the translations with the length penalty and the
@@ -80,8 +81,9 @@ _SETTINGS = frozenset(
 )
 # With `early_stopping=False`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
 _PATIENCE = 2
-# The first exact search of a sentence goes up to `_FIRST_LENGTH` target tokens for each source token. If a
-# better translation is still possible, the backend searches again with twice the limit.
+# The first exact search limits each translation to `_FIRST_LENGTH` times the number of tokens (source and
+# prefix) of the longest sentence. If a better translation is still possible, the backend searches again with
+# twice the limit.
 _FIRST_LENGTH = 2
 
 
@@ -134,7 +136,7 @@ class CTranslate2Backend:
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
         device (str): "cpu", "cuda", "cuda:1" …, or "auto": a GPU if CTranslate2 finds a GPU, else the CPU.
-        num_threads (int, optional): The number of CPU threads, by default the number of torch.
+        num_threads (int, optional): The number of CPU threads, by default `torch.get_num_threads()`.
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
@@ -234,12 +236,13 @@ class CTranslate2Backend:
         options = self._options(config, longest, with_attention)
         translator = self._sampling_translator() if config.do_sample else self._translator
         has_prefixes = any(one.prefix for one in sentences)
-        # Maps a length limit (target tokens) to the indices of the sentences whose next search has it.
+        # Maps a length limit (target tokens) to the indices of the sentences whose next search has this
+        # limit.
         waiting: dict[int, list[int]] = {}
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
             # The exact search (`early_stopping="never"` with several beams) begins with a small length limit.
-            # Any other search begins with the largest length limit of all sentences.
+            # A search with other settings begins with the largest length limit of all sentences.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
@@ -278,8 +281,8 @@ class CTranslate2Backend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """See `Backend.score`. The attention [1, T, S] is the one that the search stored in the hypothesis,
-        or None.
+        """See `Backend.score`. The attention [1, T, S] of a hypothesis comes from the search, or is None if
+        the search stored no attention.
         """
         # Remove `</s>`, because CTranslate2 adds `</s>` to every target.
         targets = [
@@ -358,8 +361,8 @@ class CTranslate2Backend:
         return prefix_length + max(limit, 1)
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """Compute the attention of the first target token with a greedy search, because CTranslate2's beam
-        search returns the attention of another sentence of the batch for the first target token.
+        """Compute the attention of the first target token with a greedy search. For the first target token,
+        CTranslate2's beam search returns the attention of another sentence of the batch.
         """
         results = self._translator.translate_batch(
             source,
@@ -405,8 +408,8 @@ class CTranslate2Backend:
         sentence: _Sentence,
         config: SearchSettings,
     ) -> int | None:
-        """Return the length limit (target tokens) of the next search, or None if the last search, with the
-        limit `limit`, has found the best translations.
+        """Return the length limit (target tokens) of the next search of a sentence. Return None if the search
+        with the limit `limit` has found the best translations.
         """
         if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
             return sentence.limit
@@ -417,7 +420,7 @@ class CTranslate2Backend:
     def _may_improve(
         self, hypotheses: list[tuple[Hypothesis, float]], sentence: _Sentence, config: SearchSettings
     ) -> bool:
-        """Return True if an unfinished beam could become one of the `num_return_sequences` best."""
+        """Return True if an unfinished beam could become one of the `num_return_sequences` best translations."""
         finished = sorted(one.score for one, _ in hypotheses if one.token_ids[-1] in self._ends)
         if len(finished) < config.num_return_sequences:
             return True
@@ -427,7 +430,8 @@ class CTranslate2Backend:
             # longer translation may still have a better score.
             return True
         best = max(log_prob for _, log_prob in unfinished)
-        # Of the prefix, the length penalty counts only a forced language token (`num_counted` is 0 or 1).
+        # The length penalty counts no token of the prefix except a forced language token (`num_counted` is 0
+        # or 1).
         num_left_out = len(sentence.prefix) - sentence.num_counted
         length = len(unfinished[0][0].token_ids) - num_left_out
         longest = sentence.limit - num_left_out
@@ -437,7 +441,7 @@ class CTranslate2Backend:
     def _best(
         self, hypotheses: list[Hypothesis], is_complete: bool, config: SearchSettings
     ) -> list[Hypothesis]:
-        """Return the best translations, best first, without unfinished beams if the search is incomplete."""
+        """Return the best translations, best first. If the search is incomplete, leave out unfinished beams."""
         if not is_complete:
             hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]
         hypotheses = sorted(hypotheses, key=lambda one: -one.score)

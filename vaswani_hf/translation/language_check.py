@@ -20,7 +20,8 @@ LanguageDetector = Callable[[str], Mapping[str, float]]
 # 0.6 % of 1,000 texts of two words in the source language. py3langid correctly classified 98.5 % of 2,000
 # sentences and 71.6 % of 1,000 texts of two words in another language.
 _LEAST_PROBABILITY = 0.01
-# A text with fewer letters is not checked, because many languages have the same short words, such as "OK".
+# A text with fewer than `_LEAST_LETTERS` letters is not checked, because many languages have the same short
+# words, such as "OK".
 _LEAST_LETTERS = 5
 
 

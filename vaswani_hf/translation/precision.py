@@ -1,5 +1,5 @@
-"""Chooses the dtype of a translator. The dtype "auto" chooses bfloat16 if bfloat16 is fast on the device and
-gives the same translations of the first texts as float32, otherwise float32.
+"""Chooses the dtype of a translator. The dtype "auto" means bfloat16 if bfloat16 is fast on the device, and
+if the translations of the first texts are the same as in float32. Otherwise "auto" means float32.
 """
 
 import copy
@@ -22,8 +22,9 @@ logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # The maximum number of texts that `choose_dtype` compares. A few texts are enough to detect a model for which
-# bfloat16 is not precise enough. With 100 texts, `choose_dtype` would reject bfloat16 even for suitable
-# models, because rounding can change a translation if two hypotheses have almost the same score.
+# bfloat16 is not precise enough. Among 100 texts, rounding would change at least one translation, because
+# some hypotheses have almost the same score. Therefore, with 100 texts, `choose_dtype` would reject bfloat16
+# even for suitable models.
 NUM_COMPARED = 8
 # Several threads may use one translator.
 _DECIDING = threading.Lock()
@@ -78,7 +79,9 @@ def _with_models(translator: Any, models: list[Any]) -> BaseTranslator:
 def _num_same(
     translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
-    """Return the number of requests with equal translations in float32 and bfloat16, without sampling."""
+    """Translate the requests without sampling, and return the number of requests whose float32 and bfloat16
+    translations are equal.
+    """
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
     generate |= {"do_sample": False, "num_return_sequences": 1}

@@ -119,7 +119,7 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
         return None
     # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. With AVX2, oneDNN needs the same
     # time as FBGEMM for a batch of 64 sentences, but twice the time for one sentence. FBGEMM needs
-    # `quantize_per_channel`, and a later version of PyTorch may remove `quantize_per_channel`.
+    # `quantize_per_channel`, which a later version of PyTorch will perhaps remove.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -187,8 +187,8 @@ def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
     scale, zero = _ROW_SCALE
     # Pass the product of the row scale and the weight scales as the scales of the weight. With two separate
     # scales, some kernels would multiply an integer sum by one scale after the other, and other kernels by
-    # the product of the scales. oneDNN chooses the kernel by the number of rows. Therefore the rounding
-    # errors of a row would depend on the number of rows.
+    # the product of the scales. oneDNN chooses the kernel by the number of rows, so the rounding errors of a
+    # row would then depend on the number of rows.
     given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(

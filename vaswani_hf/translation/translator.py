@@ -35,7 +35,7 @@ class Translator(BaseTranslator):
         2
     """
 
-    # True in the class `Parser`, because `Parser` loads only parsing models.
+    # True for a class that loads only parsing models, such as `Parser`.
     makes_trees = False
     # True if the dtype is "auto", and the translator has not yet chosen between float32 and bfloat16.
     is_undecided = False

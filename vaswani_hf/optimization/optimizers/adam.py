@@ -22,7 +22,9 @@ class AdamSettings(Settings):
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return parameter groups with and without weight decay (biases and layer norms, as in the Trainer)."""
+    """Return two parameter groups: weights with weight decay, and biases and layer norms without weight
+    decay, as in the Trainer of transformers.
+    """
     decaying = []
     others = []
     for name, weight in model.named_parameters():

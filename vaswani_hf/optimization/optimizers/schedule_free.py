@@ -33,7 +33,10 @@ def build_schedule_free(model: nn.Module, settings: AdamWSettings, *, bf16: bool
 
 
 def check_schedule_free(settings: Any) -> None:
-    """Refuse a decay of the learning rate, and `adam_beta1: 0`, because schedulefree cannot average then."""
+    """Raise an error if `lr_scheduler_type` is not "constant", because the average of the weights replaces
+    the decay of the learning rate. Raise an error for `adam_beta1: 0`, because schedulefree divides by
+    `adam_beta1`.
+    """
     wanted = f"with `training.optimizer: {NAME}`, but is"
     if settings.lr_scheduler_type != "constant":
         raise InvalidValueError(

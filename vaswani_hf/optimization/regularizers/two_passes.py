@@ -43,7 +43,9 @@ class TwoPassLoss:
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings [B, S or T, D] of the second pass. `states` are those of the first pass."""
+        """Return the embeddings [B, S or T, D] of the second pass. `states` are the embeddings of the first
+        pass.
+        """
         return states
 
     def __call__(
