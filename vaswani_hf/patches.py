@@ -29,7 +29,9 @@ _INITIALIZERS = ("normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "
 
 
 def hide_warnings_of_torchao() -> None:
-    """Hide messages about CUDA parts that torchao cannot load and about its invalid escape sequences."""
+    """Hide messages about CUDA parts of torchao that cannot be loaded, and about invalid escape sequences in
+    torchao.
+    """
     logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
     logging.getLogger("torch.utils._pytree").addFilter(
         lambda record: "register_constant" not in record.getMessage()
@@ -113,7 +115,9 @@ class _DeferredDynamo(ModuleType):
 
 
 class _DeferredIndexMode:
-    """Replaces `TransformGetItemToIndex` of PyTorch, which transformers uses for some attention masks."""
+    """Replaces `TransformGetItemToIndex` of PyTorch. The class of PyTorch is imported only when transformers
+    uses the class for an attention mask.
+    """
 
     def __new__(cls) -> Any:
         from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
@@ -131,8 +135,8 @@ def _remove(module: ModuleType) -> None:
 def without_initial_values() -> Iterator[None]:
     """Prevent PyTorch from initializing the weights of new layers in the `with` block.
 
-    transformers initializes missing weights itself, and loads all other weights. On the meta device, the
-    functions of `torch.nn.init` import `torch._dynamo`, which takes seconds.
+    transformers initializes the weights that a checkpoint lacks, and loads all other weights. On the meta
+    device, the functions of `torch.nn.init` import `torch._dynamo`, which takes seconds.
     """
     from torch.nn import init
 

@@ -217,9 +217,9 @@ class _Explainer:
         # Maps the text of each runner-up of a target word to the runner-up.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
         # Different token changes can lead to the same runner-up. Beam searches take most of the time of an
-        # explanation. Therefore first search only with the `NUM_RUNNERS_UP` most probable token changes of
-        # each target word. Search with the less probable token changes only for target words that still have
-        # fewer than `NUM_RUNNERS_UP` runners-up.
+        # explanation. Therefore first run beam searches only for the `NUM_RUNNERS_UP` most probable token
+        # changes of each target word. Search with the less probable token changes only for target words that
+        # still have fewer than `NUM_RUNNERS_UP` runners-up.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):

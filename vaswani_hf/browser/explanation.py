@@ -122,8 +122,8 @@ class Node:
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
             by `coverage_penalty`. The coverage term includes the attention weights with which the model
             predicts the children of this node. Therefore the score of a hypothesis uses the coverage term of
-            the second-to-last node. None without a coverage penalty, or if the search did not extend the
-            hypothesis.
+            the second-to-last node. `coverage` is None without a coverage penalty, or if the search did not
+            extend the hypothesis.
     """
 
     parent: int
@@ -217,7 +217,8 @@ class RunnerUp:
             `probability` also includes the probability of `token`.
         position (int): The index in `Explanation.target` of the first token that differs from the runner-up.
         token (int): The id of the token that replaces the token of the translation at `position`.
-        translation (str): The best translation that begins with the tokens before `position`, then `token`.
+        translation (str): The best translation that begins with the tokens before `position`, followed by
+            `token`.
         score (float): The score of `translation`.
     """
 

@@ -111,7 +111,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 def hub_error(error: BaseException) -> HubError | None:
     """Return a `HubError` that explains an error in one sentence, or None for an error of another kind."""
-    # The message of an `InvalidValueError` needs no explanation.
+    # The message of an `InvalidValueError` already explains the error.
     if isinstance(error, InvalidValueError) and not isinstance(error, HubError):
         return None
     chain = _chain(error)

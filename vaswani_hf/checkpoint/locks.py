@@ -143,8 +143,8 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
         if descriptor is not None and os.getpid() == process:
             _DESCRIPTORS.discard(descriptor)
             if _is_at(path, descriptor):
-                # Delete the file before releasing the lock. A process that waits for the lock then notices
-                # the missing file, and creates a new lock file.
+                # Delete the lock file before releasing the lock. A process that waits for the lock then
+                # notices the missing file, and creates a new lock file.
                 with contextlib.suppress(OSError):
                     path.unlink()
             os.close(descriptor)

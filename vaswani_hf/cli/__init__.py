@@ -46,7 +46,9 @@ from .threads import leaving_busy_cores, limit_spinning
 
 
 def _print_completion(options: completion.CompletionOptions) -> None:
-    """Pass `COMMANDS` to completion.py, because an import of `COMMANDS` would be circular."""
+    """Pass `COMMANDS` to completion.py. completion.py cannot import `COMMANDS`, because the import would be
+    circular.
+    """
     completion.run(options, COMMANDS)
 
 

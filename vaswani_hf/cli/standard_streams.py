@@ -31,8 +31,8 @@ def is_reader_gone() -> bool:
 
 
 def discard_lost_output() -> bool:
-    """Flush standard output. Return True if this fails, and redirect standard output to the null device,
-    because Python would otherwise print another error at exit.
+    """Flush standard output. Return True if the flush fails. In this case, also redirect standard output to
+    the null device, because Python would otherwise print another error at exit.
     """
     try:
         if sys.stdout is not None:

@@ -120,7 +120,8 @@ def translate_texts(
 
     num_workers = options.workers
     if is_typed_by_user(options.text, options.input):
-        # Worker processes would start only after the user has typed several lines.
+        # Use one worker, because several worker processes would start only after the user has typed several
+        # lines.
         num_workers = 1
     skips = chosen.on_error == "skip"
     counted = CountedRequests(requests)
@@ -153,7 +154,7 @@ def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
 
 @contextmanager
 def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int]]:
-    """Yield the output, and the number of complete lines that an earlier run wrote."""
+    """Yield the output file or standard output, and the number of complete lines that an earlier run wrote."""
     if options.output is None:
         yield standard_output(), 0
         return

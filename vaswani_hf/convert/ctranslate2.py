@@ -126,7 +126,9 @@ def to_ctranslate2(
 def export_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write a CTranslate2 model, and compare its log-probabilities with those of the checkpoint."""
+    """Write a CTranslate2 model, and compare its log-probabilities with the log-probabilities of the
+    checkpoint.
+    """
     to_ctranslate2(model, tokenizers, folder, quantization)
     batch = sample_batch(model.config)
     batch["decoder_input_ids"][:, 0] = _start_token_id(model)
@@ -183,7 +185,9 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
 
 
 def _with_one_width(attention: VaswaniAttention) -> Any:
-    """Give keys and values the same width. Padding the projections with zeros does not change the outputs."""
+    """Pad the projections of an attention layer with zeros, so that keys and values have the same width. The
+    zeros do not change the outputs.
+    """
     d_k, d_v = attention.d_k, attention.d_v
     if d_k == d_v:
         return attention

@@ -11,7 +11,7 @@ from .export_formats import ExportFormat, TranslatorEngine
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
-    # ctranslate2.py imports the library CTranslate2, and CTranslate2 may not be installed.
+    # Import ctranslate2.py only here, because the library CTranslate2 is perhaps not installed.
     from .ctranslate2 import export_ctranslate2
 
     assert tokenizers is not None

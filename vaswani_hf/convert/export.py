@@ -104,7 +104,9 @@ def export(
 
 @dataclass
 class LoadedCheckpoint:
-    """The folder, the VaswaniForSeq2SeqLM in eval mode, and the source and target tokenizer, if any."""
+    """The folder of a checkpoint, the VaswaniForSeq2SeqLM in eval mode, and the tokenizers of the source and
+    the target (or None).
+    """
 
     folder: Path
     model: Any

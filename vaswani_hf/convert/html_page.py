@@ -81,7 +81,8 @@ _SEARCH: dict[str, Any] = {
     "max_length_a": None,
     "max_length_b": None,
 }
-# The number and the maximum length of the random texts on which the export compares the tokenizers.
+# The number of random texts on which the export compares the tokenizers, and the maximum length of a text in
+# tokens.
 _NUM_TEXTS = 50
 _NUM_TOKENS = 12
 # The largest absolute int8 value. A weight is its int8 value multiplied by the scale of its row.
@@ -277,7 +278,7 @@ def packed_weights(model: VaswaniForSeq2SeqLM, is_int8: bool) -> bytes:
 
 
 def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize a matrix [m, n]. Return the int8 values [m, n] and the float32 scales [m] of the rows."""
+    """Quantize a matrix [m, n]. Return the int8 matrix [m, n], and one float32 scale for each row [m]."""
     largest = weight.float().abs().amax(dim=1)
     # A row of zeros gets the scale 1, because the weights are divided by the scale.
     scales = torch.where(largest > 0, largest / _LARGEST, 1.0)
@@ -286,7 +287,9 @@ def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def with_int8_weights(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Return a float32 copy whose matrices have the values that `packed_weights` stores in int8."""
+    """Return a float32 copy of the model, with the weight matrices rounded to the values that
+    `packed_weights` stores in int8.
+    """
     rounded = copy.deepcopy(model).float()
     with torch.no_grad():
         for weight in rounded.parameters():

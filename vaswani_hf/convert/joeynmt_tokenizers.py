@@ -2,9 +2,9 @@
 
 JoeyNMT tokenizes with the level `word` or `char`, with SentencePiece models, or with merges of subword-nmt.
 The imported tokenizer gives the same token ids as JoeyNMT. If a fast tokenizer cannot tokenize in the same
-way, the import creates a tokenizer that splits texts at spaces. If the result of a merge is not in the
-vocabulary, subword-nmt and BPE models of SentencePiece split the result again, but fast tokenizers cannot.
-Therefore the vocabulary must contain the results of all merges.
+way, the import creates a tokenizer that splits texts at spaces. subword-nmt and BPE models of SentencePiece
+divide the result of a merge again if the vocabulary does not contain the result. Fast tokenizers cannot
+divide a result again. Therefore the vocabulary must contain the results of all merges.
 """
 
 import re
@@ -27,8 +27,8 @@ from .word_tokenizers import (
 )
 
 _SPACE = "▁"
-# Matches a Greek sigma at the end of a word. Python lowercases such a sigma to "ς", but the normalizer of the
-# library `tokenizers` lowercases each character separately, and writes "σ".
+# Matches a Greek sigma at the end of a word. Python lowercases a sigma at the end of a word to "ς", but the
+# normalizer of the library `tokenizers` lowercases each character separately, and writes "σ".
 _FINAL_SIGMA = r"(?<=\p{L})Σ(?!\p{L})"
 # The replacements that JoeyNMT's option `normalize` makes, in the same order.
 _QUOTES = {"’": "'", "“": '"', "”": '"'}
@@ -58,8 +58,8 @@ def joeynmt_tokenizers(
 def _tokenizer(
     folder: Path, settings: Mapping[str, Any], tokens: list[str]
 ) -> tuple[PreTrainedTokenizerFast, str | None]:
-    """Return the tokenizer of a language, and None. If the tokenizer cannot be imported, return a tokenizer
-    that splits at spaces, and the reason.
+    """Return the tokenizer of a language and a reason. The reason is None if the tokenizer can be imported.
+    Otherwise the returned tokenizer splits at spaces, and the reason says why.
     """
     ids = {token: number for number, token in enumerate(tokens)}
     unknown, pad, start, end = tokens[:4]

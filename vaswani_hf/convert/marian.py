@@ -329,7 +329,7 @@ def _text_of(token: Any) -> str:
 def _imported_generation_config(config: GenerationConfig, pad: int) -> GenerationConfig:
     settings = config.to_dict()
     if settings.get("bad_words_ids") == [[pad]]:
-        # `<pad>` always has the probability 0 in this package.
+        # Delete the setting, because the imported model gives `<pad>` the probability 0 without the setting.
         settings["bad_words_ids"] = None
     return GenerationConfig.from_dict(settings)
 

@@ -162,7 +162,9 @@ def _embedding_names(options: Mapping[str, Any]) -> Names:
 
 
 def _ties(options: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Return whether the source embedding, and whether the output projection, is the target embedding."""
+    """Return two values: True if the source embedding is the target embedding, and True if the output
+    projection is the target embedding.
+    """
     is_shared = options.get("tied-embeddings-all") or options.get("tied-embeddings-src")
     is_tied = options.get("tied-embeddings-all") or options.get("tied-embeddings")
     return bool(is_shared), bool(is_tied)
@@ -516,7 +518,7 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
     pad = config.pad_token_id
     assert pad is not None
     start = next(token for token in _START_TOKENS if token not in vocabulary.ids)
-    # Marian too ignores tokens whose id is too large for the embedding.
+    # Leave out tokens whose id is too large for the embedding, as Marian does.
     ids = {token: number for token, number in vocabulary.ids.items() if number < pad}
     ids[start] = pad
     length = config.max_position_embeddings if config.position_embedding == "learned" else None

@@ -202,8 +202,8 @@ def _batches(config: VaswaniConfig) -> dict[str, Any]:
 
 
 def is_marian_default(config: VaswaniConfig) -> bool:
-    """Return True if a model of Marian's type "transformer" with the same weights computes the same function
-    as the checkpoint.
+    """Return True if Marian's model type "transformer" with the weights of the checkpoint computes the same
+    function as the checkpoint.
     """
     return (
         config.position_embedding == "sinusoidal"
@@ -267,8 +267,8 @@ def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
     A shared or tied weight is returned under each of its names, because the export changes some of these
     weights separately. Attention layers without biases get biases of zeros, because Marian always adds
-    biases. If `<pad>` has the probability 0, `<pad>` gets a very low output bias, or the embeddings and the
-    output projection get no row of `<pad>`.
+    biases. `<pad>` can have the probability 0 in the checkpoint. The export then gives `<pad>` a very low
+    output bias, or removes the rows of `<pad>` from the embeddings and the output projection.
     """
     config = model.config
     state = {name: tensor.detach() for name, tensor in model.named_parameters()}

@@ -56,8 +56,8 @@ def marian_log_probs(
     num_positions: int | None = None,
 ) -> list[list[float]]:
     """Return the log-probability (nats) of each target token. `source_ids` and `target_ids` end with the end
-    token. `sizes` are the vocabulary sizes. `num_positions` is necessary if the model has learned positions
-    and the file does not contain their number.
+    token. `sizes` are the source and the target vocabulary size. `num_positions` is necessary if the model
+    has learned positions and the file does not contain their number.
     """
     longest = num_positions or max(len(row) for row in (*source_ids, *target_ids))
     words = ["--model", str(model_file), "--max-length", str(longest), "--word-scores"]

@@ -43,7 +43,8 @@ from .onnx_engine import OnnxEngine, OnnxModel
 # The size of the traced batch. The comparison runs the graphs on the larger sample batch, and so tests other
 # sizes than the traced sizes.
 _TRACED_SENTENCES, TRACED_LENGTH = 2, 5
-# The number of target tokens for prefill.onnx. decode.onnx processes the remaining target tokens one by one.
+# When the export compares the graphs with the model, prefill.onnx processes `_PREFILLED` target tokens.
+# decode.onnx processes the remaining target tokens one by one.
 _PREFILLED = 3
 
 

@@ -5,14 +5,14 @@ token ids of the pieces from a separate file, such as `vocab.json`. In a fast to
 token id of a piece is the index of the piece in the list of pieces. Therefore the conversion sorts the pieces
 by their ids.
 
-A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. Then
-each tokenizer contains the pieces of both SentencePiece models, but must split texts only into pieces of its
-own model. To disable a piece of the other SentencePiece model, the conversion inserts the character
-`_FOREIGN` (U+E000) before the piece. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer
-removes it. The conversion never disables a piece of one character. The conversion also never disables a piece
-of unknown characters, that is, of characters that occur in no piece of the tokenizer's own model.
-SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in the
-vocabulary. Therefore the tokenizer must keep all sequences of unknown characters in its vocabulary.
+A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. Each
+tokenizer then contains the pieces of both SentencePiece models, but must split texts only into pieces of the
+model for its own language. To disable a piece of the other SentencePiece model, the conversion inserts the
+character `_FOREIGN` (U+E000) before the piece. `_FOREIGN` does not occur in texts, and the decoder of the
+tokenizer removes it. The conversion never disables a piece of one character. The conversion also never
+disables a piece of unknown characters, that is, of characters that occur in no piece of the tokenizer's own
+model. SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in
+the vocabulary. Therefore the tokenizer must keep all sequences of unknown characters in its vocabulary.
 """
 
 import base64
@@ -242,8 +242,8 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """Create the normalizer. `known` has the characters of all pieces of `model`. `runs` has tokens that are
-    not pieces of `model`: single characters, and sequences of unknown characters.
+    """Create the normalizer. `known` contains all characters that occur in the pieces of `model`. `runs` has
+    tokens that are not pieces of `model`: single characters, and sequences of unknown characters.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:

@@ -218,9 +218,9 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
     weights, target_spaces = _to_ours(_read_variables(path))
     if target_spaces is not None:
         _add_target_space(weights, target_spaces, facts)
-    # The decoder starts from `<pad>`, so the embedding of `<pad>` must be zero. Set the row of `<pad>` in the
-    # output projection to zero too, so that tied weights stay equal. The row of `<pad>` in the output
-    # projection has no effect on the probabilities.
+    # Tensor2Tensor's decoder starts from zeros. The imported decoder starts from `<pad>`, so the embedding of
+    # `<pad>` must be zero. Set the row of `<pad>` in the output projection to zero too, so that tied weights
+    # stay equal. The row of `<pad>` in the output projection has no effect on the probabilities.
     for name in (*EMBEDDINGS, "lm_head.weight"):
         weights[name] = weights[name].clone()
         weights[name][_PAD] = 0
@@ -250,7 +250,9 @@ def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers
 
 
 def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
-    """Read the hyperparameters from hparams.json or flags.txt. The file of `--config` overrides them."""
+    """Read the hyperparameters from hparams.json or flags.txt. The file of `--config` overrides
+    hyperparameters.
+    """
     if (folder / _HPARAMS_FILE).is_file():
         hparams = read_json_object(folder, _HPARAMS_FILE, folder.name)
     elif (folder / _FLAGS_FILE).is_file():

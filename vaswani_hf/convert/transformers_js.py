@@ -192,7 +192,7 @@ class _DecoderGraph(nn.Module):
 
 
 def _cached_states(encoder_hidden_states: torch.Tensor, *cached: torch.Tensor) -> tuple:
-    # A branch of `torch.cond` must not return its inputs.
+    # Clone the tensors, because a branch of `torch.cond` must not return its inputs.
     return tuple(tensor.clone() for tensor in cached)
 
 

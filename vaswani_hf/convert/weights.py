@@ -122,8 +122,8 @@ def stack_names(
 
 
 def same_names(stack: str, prefix: str) -> Names:
-    """Map the weight names of a format that names only the stack differently than this package. `prefix` is
-    the format's name of the stack, such as "model.encoder".
+    """Map the weight names of a format that differs from this package only in the name of the stack. `prefix`
+    is the format's name of the stack, such as "model.encoder".
     """
     projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
     attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
@@ -167,9 +167,9 @@ def weight_fields(
     is_shared: bool | None = None,
     is_tied: bool | None = None,
 ) -> dict[str, int | bool]:
-    """Return the config fields that follow from the weights: the sizes, such as `d_model`, the shared
-    weights, and the biases of the output projection and of the attention. Add shared weights to `state` under
-    all their names. `state` contains weights under the names of this package.
+    """Return the config fields that follow from the weights. The fields state the sizes (such as `d_model`),
+    which weights are shared, and whether the output projection and the attention have biases. Add shared
+    weights to `state` under all their names. `state` contains weights under the names of this package.
 
     If `is_shared` is True, the source and the target have one embedding. If `is_tied` is True, the output
     projection is the target embedding. By default, compare the values of the weights, see `equal_embeddings`.
@@ -244,8 +244,8 @@ def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
     """Return the config fields about the LayerNorms. `of_encoder` and `of_decoder` are the positions of the
-    LayerNorms, "pre" or "post". `field` is the format's name of the final LayerNorm or of a setting for it,
-    for the error message.
+    LayerNorms, "pre" or "post". The error message contains `field`: the format's name of the final LayerNorm,
+    or of a setting about the final LayerNorm.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")
@@ -277,8 +277,9 @@ def add_biases(state: dict[str, torch.Tensor]) -> None:
 
 
 def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
-    """Reorder features in which all sines come before all cosines, so that sines and cosines alternate, as in
-    Section 3.5 of the paper. The order of the D features does not matter if all weights use the same order.
+    """Reorder the features so that sines and cosines alternate, as in Section 3.5 of the paper. In `state`,
+    all sines come before all cosines. The order of the D features does not matter if all weights use the same
+    order.
     """
     order = torch.arange(d_model).view(2, -1).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}

@@ -56,8 +56,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     """Yields batches of sentence pairs with similar lengths: as few batches as the two token budgets allow.
 
     The size of a tensor in tokens is the number of pairs times the length of the longest sentence. All epochs
-    have the same number of batches. Each epoch shuffles pairs of equal source and target lengths among each
-    other, and then shuffles the batches. If `seed` is None, the sampler does not shuffle.
+    have the same number of batches. Each epoch shuffles the pairs that have the same source length and the
+    same target length, and then shuffles the batches. If `seed` is None, the sampler does not shuffle.
     """
 
     def __init__(
@@ -412,8 +412,8 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, trim: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> list[dict[str, Tensor]]:
-    """Divide a batch into parts whose source and target tensors have at most `positions` elements each, with
-    padding.
+    """Divide a batch into parts. The padded source tensor and the padded target tensor of a part have at most
+    `positions` elements each.
 
     If the longest sentence has more than `positions` tokens, each part contains only one sentence pair.
     """

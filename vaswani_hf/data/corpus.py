@@ -87,7 +87,9 @@ class Corpus:
 
     @property
     def encoding_tokenizers(self) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast | None]:
-        """The source and the target tokenizer. The second is None if both sides are the same text."""
+        """The source and the target tokenizer. The target tokenizer is None if the source text is also the
+        target text.
+        """
         return self.source_tokenizer, self.target_tokenizer
 
     def count_train_tokens(self) -> int:
@@ -100,6 +102,6 @@ class Corpus:
         """The `corpus_digest` of the training data: `count` (None for a stream) and `sha256`."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Hash the text of a stream, because encoding the pairs for a hash of token ids would count the pairs
-        # twice in `reports`.
+        # Hash the texts of a stream instead of the token ids, because another encoding of the pairs would
+        # count the pairs twice in `reports`.
         return corpus_digest(self.texts["train"])

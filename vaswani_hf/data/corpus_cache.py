@@ -73,7 +73,7 @@ def cached_digest(pairs: Dataset) -> dict[str, Any]:
 
 def explain_cache_errors(folder: Path | None = None) -> contextlib.AbstractContextManager[None]:
     """Return a context manager that explains write errors in a folder of the cache of `datasets`. By default,
-    `folder` is the cache itself.
+    `folder` is the cache folder of `datasets`.
     """
     return explain_write_errors(
         folder or Path(datasets.config.HF_DATASETS_CACHE),

@@ -52,7 +52,9 @@ def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
 
 
 def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[str | None, str | None]:
-    """Return the commit of a dataset of the Hub and the licence in its card. Each may be unknown (None)."""
+    """Return the commit of a dataset of the Hub and the licence in its card. An unknown commit or licence is
+    None.
+    """
     if not is_on_hub(dataset):
         raise InvalidValueError(
             f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither."

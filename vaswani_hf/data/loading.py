@@ -109,7 +109,8 @@ def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
     try:
         return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
     except DatasetGenerationError as error:
-        # Raise the error of `read` itself, because only its message names the file and the line.
+        # Raise the error of `read` instead of the `DatasetGenerationError`, because only the error of `read`
+        # names the file and the line.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 

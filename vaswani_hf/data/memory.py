@@ -45,8 +45,8 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # The code of shared libraries also counts as shared memory. Store the size of the shared memory after
-        # the release, so that the next call counts only pages that were loaded later.
+        # The code of shared libraries also counts as shared memory. Store the size of the shared memory now,
+        # after the removal of pages, so that the next call counts only pages that were loaded later.
         self._shared_bytes_after_release = _shared_bytes()
 
 

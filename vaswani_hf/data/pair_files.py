@@ -57,7 +57,9 @@ def existing_pair_files(given: Files, key: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return what `vaswani distill` wrote into the first line of each file: a dict, empty for other files."""
+    """Return the record that `vaswani distill` has written into the first line of each file. The record of
+    any other file is an empty dict.
+    """
     records = []
     try:
         for path in existing_pair_files(files, "pairs_file") if files else []:

@@ -59,8 +59,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """Return the state for `load_state_dict`. All processes return the same state.
 
         A run with another number of processes can load the state. `position` is the number of batches on
-        which all processes have trained in all epochs. By default, `position` is the number of batches that
-        all processes have yielded.
+        which the run has trained, counted over all epochs and all processes. By default, `position` is the
+        number of batches that all processes together have yielded.
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
@@ -125,8 +125,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # Yield a full window of sentence pairs only after reading the pairs of one more batch. If the
-            # epoch ends first, the last window also contains the pairs of the incomplete batch.
+            # If a window of sentence pairs is full, first read the pairs of one more batch, and then yield
+            # the window. If the epoch ends first, the last window also contains the pairs of the incomplete
+            # batch.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]

@@ -186,8 +186,8 @@ def training_texts(
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Yield at most `TRAINING_PAIRS` pairs in batches: the first pairs of a stream, or batches at equal
-    distances in a dataset.
+    """Yield at most `TRAINING_PAIRS` pairs in batches. Take the first pairs of a stream, or evenly spaced
+    batches of a dataset.
     """
     if isinstance(pairs, IterableDataset):
         # Read a copy of the stream, so that the training of the model starts at the beginning of the stream.
@@ -275,7 +275,7 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer with another `TextForm`. For an imported tokenizer, `form` must be
+    """Return a copy of a tokenizer with another `TextForm`. The form of an imported tokenizer must stay
     `SENTENCE`.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):

@@ -352,8 +352,8 @@ def _numbers_of_shape(
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
     """Yield the numbers `1000 * t + r`, `t` from `thousands` and `r` from `rests`, in random order.
 
-    The Fisher-Yates shuffle stores only moved numbers. Therefore it yields the first number immediately, even
-    if there are 810,000 numbers.
+    The Fisher-Yates shuffle stores only the numbers that it has moved. Therefore the function yields the
+    first number immediately, even if there are 810,000 numbers.
     """
     moved: dict[int, int] = {}
     for last in reversed(range(len(thousands) * len(rests))):
@@ -395,8 +395,8 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     pending = [_draw(_STARTS, generator)]
     while pending:
         # Draw the letter `s` or `p` (singular or plural) for every grammar symbol, even for a symbol without
-        # the placeholder `~`. With fewer draws, the generator would create another corpus than the corpus of
-        # the published scores.
+        # the placeholder `~`. With fewer random draws, the corpus would differ from the corpus of the
+        # published scores.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)

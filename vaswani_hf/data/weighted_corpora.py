@@ -17,9 +17,9 @@ class WeightedPairs:
     A corpus with `n` pairs and the weight `w` fills `m = round(w * n)` places (at least one if `w > 0`) in
     the list of each epoch. For each epoch and each corpus of `n` pairs, `of_epoch` draws a random integer `r`
     from 0 to `n - 1`. Place `j` (of `m` places) contains pair `floor((j * n + r) / m)` of the `n` pairs of
-    the corpus, sorted by length. Therefore each of the `n` pairs occurs `floor(m / n)` or `ceil(m / n)` times
-    in the `m` places of an epoch. For each place, the sampler uses the largest lengths of all pairs that can
-    fill the place. Therefore the batch bounds are the same in all epochs.
+    the corpus, sorted by length. Therefore an epoch contains each of the `n` pairs `floor(m / n)` or `ceil(m
+    / n)` times. For each place, the sampler uses the largest lengths of all pairs that can fill the place.
+    Therefore the batch bounds are the same in all epochs.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # For each place in an epoch, the largest numbers of source tokens and target tokens of the pairs that
-        # can fill the place.
+        # For each place in an epoch, the largest source length and the largest target length (in tokens) of
+        # all pairs that can fill the place.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 

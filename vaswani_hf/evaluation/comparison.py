@@ -20,12 +20,12 @@ from .systems import Report, System, TestSet
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# The minimum number of differing translations for a p-value, and of sentences for a confidence interval. If m
-# translations of two systems differ, the randomization test has 2^m ways to swap translations. Two of the 2^m
-# ways always reach the size of the observed difference: to swap no translation, and to swap all translations.
-# Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10. If only one translation
-# differs, sacreBLEU's p-value of 0.0001 is too small, because sacreBLEU counts only differences that are
-# larger than the observed difference.
+# The minimum number of differing translations for a p-value, and the minimum number of sentences for a
+# confidence interval. If m translations of two systems differ, the randomization test has 2^m ways to swap
+# translations. Two of the 2^m ways always reach the size of the observed difference: to swap no translation,
+# and to swap all translations. Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10.
+# If only one translation differs, sacreBLEU's p-value of 0.0001 is too small, because sacreBLEU counts only
+# differences that are larger than the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -58,7 +58,8 @@ class Score:
 
     Attributes:
         confidence_interval: The 95 % confidence interval; None for fewer than `FEWEST_SENTENCES` sentences.
-        p_values: None for the baseline, and for a score on a length bucket.
+        p_values: The p-values of the difference from the baseline; None for the baseline, and for a score on
+            a length bucket.
     """
 
     score: float

@@ -52,9 +52,10 @@ class Robustness(Record):
 
     Attributes:
         seed: The seed of the random changes.
-        bleu_signature: The settings of BLEU, as a signature of sacreBLEU.
-        chrf_signature: The settings of chrF, as a signature of sacreBLEU.
-        recipe_note: A sentence about scoring options that come from recipes; None without such options.
+        bleu_signature: The settings of BLEU, in the format of a sacreBLEU signature.
+        chrf_signature: The settings of chrF, in the format of a sacreBLEU signature.
+        recipe_note: A sentence about scoring options that come from recipes; None if no scoring option comes
+            from a recipe.
     """
 
     sentences: int

@@ -117,7 +117,7 @@ def _syntax_error(number: int) -> ValueError:
 
 def _num_forms(messages: Sequence[_Message]) -> int | None:
     """Return the number of plural forms that the header of the catalogue gives. The header is the message
-    without text.
+    whose `msgid` is empty.
     """
     for message in messages:
         if not message["msgid"].string and "msgstr" in message:
@@ -145,7 +145,7 @@ def _byte_of(escape: re.Match[bytes]) -> bytes:
 
 
 def _lines_of(keyword: str, text: str) -> list[str]:
-    """Return the lines of a field. Each line of the text has its own line."""
+    """Return the lines of a field. Each line of `text` becomes one quoted string."""
     strings = [f'"{line.translate(_ESCAPE_TABLE)}"' for line in re.findall(r"[^\n]*\n|[^\n]+", text)]
     if len(strings) != 1:
         return [f'{keyword} ""', *strings]

@@ -54,9 +54,9 @@ class _Reader(HTMLParser):
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         # The tags, texts and comments: tuples (offset in the document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # Maps an opening tag (an index in `_events`) to True if the element is not translated, or to False if
-        # the element has `translate="yes"`. An element that inherits the setting of its parent is not in the
-        # dict.
+        # Maps the index of an opening tag in `_events` to True if the element is not translated, or to False
+        # if the element has `translate="yes"`. An element that inherits the setting of its parent is not in
+        # the dict.
         self.is_kept: dict[int, bool] = {}
         # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
         self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), text))

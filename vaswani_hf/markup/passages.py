@@ -83,8 +83,8 @@ class _Sentence:
         return any(piece.kind == "text" and any(map(str.isalpha, piece.text)) for piece in self.pieces)
 
     def texts(self) -> list[str]:
-        """Return the text that the model receives for each `Piece`. If `has_atoms` is False, the text of an
-        unchangeable part is empty.
+        """Return the text that the model receives for each `Piece`. If `has_atoms` is False, the model
+        receives an empty text for each unchangeable part.
         """
         texts: list[str] = []
         # True if an unchangeable part was removed between the previous text and the current piece.
@@ -112,8 +112,8 @@ class _Sentence:
         return _OTHER_SPACE.sub(" ", "".join(self.texts())).strip()
 
     def may_keep_atoms(self) -> bool:
-        """Return True if no unchangeable part is a word, and no unchangeable part occurs elsewhere in the
-        source sentence.
+        """Return True if no unchangeable part consists only of letters, and no unchangeable part also occurs
+        in the other text of the source sentence.
         """
         source = self.source()
         return all(
@@ -236,8 +236,8 @@ def _with_whole_words(passage: Passage) -> list[Piece]:
 
 
 def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
-    """Insert a "break" without characters between two words that only a closing tag and an opening tag
-    separate, as in `<b>one</b><i>two</i>`.
+    """Insert an empty "break" between two words if only a closing tag and an opening tag are between the
+    words, as in `<b>one</b><i>two</i>`.
     """
     found: list[Piece] = []
     is_closed = False
@@ -387,8 +387,8 @@ class _SourceBuilder:
         node = self._open_nodes.pop()
         node.closing = piece.raw
         node.source_end = len(self.units)
-        # `node.after` still contains the character after the opening tag. The next call of `_set_after` sets
-        # the character after the closing tag.
+        # `node.after` still contains the character after the opening tag. The next call of `_set_after`
+        # stores the character after the closing tag in `node.after`.
         node.after = ""
         self._last_nodes.append(node)
 
@@ -451,7 +451,8 @@ def _target_units(translation: Translation, source: Sequence[Unit], separator: s
             # space.
             unit.space = source[unit.source].space or unit.space
             if previous.raw and unit.raw:
-                # Put no space between two placeholders that have no space between them in the source.
+                # If two placeholders have no space between them in the source, put no space between them in
+                # the translation.
                 unit.space = source[unit.source].space
     if units and source and not units[-1].is_word and not source[-1].is_word:
         # Align the punctuation at the end of the translation with the punctuation at the end of the source.

@@ -19,7 +19,8 @@ TEMPLATE = re.compile(rf"{_ERB}|{_PHP}|{_TOOLKIT}|\{{%[^{{}}\n]*?%\}}|\{{\{{[^{{
 STATEMENT = re.compile(
     rf"(?!<%=|<\?=)(?:{_ERB}|{_PHP}|{_JINJA})|{_SECTION}|(?=\[%[-+=~]?\s*[A-Z]{{2}}){_TOOLKIT}"
 )
-# Matches the numbered tags of Lingui and i18next, such as `<0>`, `</0>` and `<1/>`, in a text or in HTML.
+# Matches the numbered tags of Lingui and i18next, such as `<0>`, `</0>` and `<1/>`. In HTML, the brackets can
+# be `&lt;` and `&gt;`.
 NUMBERED_TAG = re.compile(r"(?:<|&lt;)(?P<slash>/?)(?P<number>\d+)\s*(?P<end>/?)(?:>|&gt;)")
 # Matches placeholders of C and Python, such as `%s`, `%-*d`, `%I64d` and `%(n)d`.
 _CONVERSION = r"(?:hh|ll|I64|I32|[hlLqjzt])?[diouxXeEfFgGcCrsSpaA@]"

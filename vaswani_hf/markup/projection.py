@@ -4,8 +4,9 @@ alignment determines the positions of the tags and the atoms.
 A `Unit` is a word, the punctuation before or after a word, or an unchangeable part. A `Node` is a pair of
 tags, a single tag, or an unchangeable part that the model does not receive. The nodes form a tree: a node
 between two tags is a child of the pair of tags. In the translation, each pair of tags encloses one contiguous
-range of units inside the range of the parent pair. Two pairs of tags with the same parent enclose ranges that
-do not overlap. Therefore each tag occurs exactly once in the translation, and the pairs of tags are nested.
+range of units. The range is inside the range of the parent pair. Two pairs of tags with the same parent
+enclose ranges that do not overlap. Therefore each tag occurs exactly once in the translation, and the pairs
+of tags are nested.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -101,7 +102,7 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
             child.start = child.end = _position(child, parent, target, sentences)
             _move_out_of_pairs(child, pairs)
             if child.kind != "atom":
-                # Tags without a partner keep their order, because the partners are in other passages.
+                # Opening and closing tags whose partners are in other passages keep their order.
                 last_tag = child.start = child.end = max(child.start, last_tag)
         parents += pairs
 
@@ -180,8 +181,8 @@ def _aligned_range(
     ]
     if all(pair.source_start <= i < pair.source_end for i in words) and all(free[slice(*region)]):
         # A pair of tags around all source words of a sentence encloses all words of the translated sentence.
-        # Leave out punctuation at both ends of the translated sentence if the aligned source punctuation is
-        # outside the pair.
+        # At both ends of the translated sentence, leave out punctuation that is aligned with source
+        # punctuation outside the pair.
         start, end = region
         while start < end and _is_outside(target[start], pair):
             start += 1
@@ -296,7 +297,7 @@ class _Writer:
         self._escape = escape
         self._parts: list[str] = []
         # The number of target units whose preceding white space is already written. A tag can be between a
-        # unit and its white space.
+        # unit and the white space before the unit.
         self._num_spaced = 0
         # The last written node. None after a unit.
         self._last_node: Node | None = None
@@ -349,8 +350,8 @@ class _Writer:
             return self._take_space(node.start), ""
         if node.kind == "close" or (node.kind == "pair" and not node.children):
             return "", ""
-        # From here on, `node` is an unchangeable part, such as an image, or a pair of tags that encloses
-        # other nodes but no words.
+        # From here on, `node` is either an unchangeable part (such as an image), or a pair of tags that
+        # encloses other nodes but no words.
         if parent is not self._root and parent.start == parent.end:
             # The tags of `parent` enclose no words. Therefore the next word, and the space before the word,
             # come after the closing tag of the parent. Write a space only if the source text has a space
@@ -372,8 +373,8 @@ class _Writer:
         return before, after
 
     def _is_after_atom(self, node: Node) -> bool:
-        """Return True if the last written part is an unchangeable part, and no unit of the source is between
-        the unchangeable part and the node.
+        """Return True if the last written part is an unchangeable part, and the source has no unit between
+        the last written part and `node`.
         """
         last = self._last_node
         return last is not None and last.kind == "atom" and last.source_start == node.source_start
@@ -392,8 +393,8 @@ class _Writer:
         return space
 
     def _space_after(self, node: Node) -> str:
-        """Return the space after a node without words, such as an image. The space that precedes the next
-        word is already written before the node.
+        """Return the space after a node without words, such as an image. The space before the next word is
+        already written, in front of the node.
         """
         is_next = self._is_aligned(node.start, node.source_start)
         if not node.after or (is_next and node.after.isalnum()):

@@ -10,8 +10,8 @@ from .placeholders import PLACEHOLDER, STATEMENT
 _LINE_MARK = r"(?m:^[-–—]\ +|^[♪♫]+\ *|\ *[♪♫]+$)"
 # Matches a tag such as `<b>`, or a numbered tag of Lingui or i18next such as `<0>`.
 _TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*|\d+(?=\s*/?>))(?:\s[^<>]*|/)?>"
-# Template statements, control characters such as tabs, and white space at the start and at the end of a text,
-# are a "break" in the pattern, because a "break" is copied unchanged. A dash at the start of a line, as in a
+# The group "break" matches parts that are copied unchanged. Examples are template statements, control
+# characters such as tabs, and white space at both ends of a text. A dash at the start of a line, as in a
 # dialogue, and musical notes at both ends of a line are also a "break". The last alternative of the pattern
 # matches a "<" that does not begin a tag, as in "I <3 you".
 _PART = re.compile(

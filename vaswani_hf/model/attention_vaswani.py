@@ -19,7 +19,7 @@ a score from the query q and the key k of a head:
 - "additive": v tanh(W q + U k) with learned matrices W and U and a learned vector v per head, Bahdanau et al.
   2015 (arXiv 1409.0473), A.1.2.
 
-Fused kernels can compute all of these scores except "additive_linear" and "additive". For "general",
+Fused kernels can compute all score functions except "additive_linear" and "additive". For "general",
 `GeneralAttention` multiplies the query by W before the kernel computes the dot product. W, U, v, w_q and w_k
 are initialised so that scores have a variance of about 1 if the elements of q and k have variance 1.
 `register_attention` adds a score function.
@@ -129,7 +129,9 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if the search may compute a decoding step with `AttentionStep` instead of `forward`."""
+        """True if the search can compute a decoding step with the faster `AttentionStep` instead of
+        `forward`.
+        """
         return permits_fast_path(self, "forward", "attend", "keys_and_values") and are_plain(
             nn.Linear, self.q_proj, self.k_proj, self.v_proj, self.out_proj
         )
@@ -262,8 +264,8 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """Return the same weighted sums as `attend`. `supports_fused_kernel` must be True. `mask` is additive
-        or None.
+        """Return the same weighted sums as `attend`. `supports_fused_kernel` must be True. `mask` is an
+        additive mask or None.
         """
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
@@ -370,7 +372,9 @@ class LearnedScores(VaswaniAttention):
 
 @fast_path("attend")
 class GeneralAttention(LearnedScores):
-    """Computes the score q W k. `score_weight` [H, K * K] contains the matrix W of each head."""
+    """Computes the score q W k of a query q and a key k. `score_weight` [H, K * K] contains the matrix W of
+    each head.
+    """
 
     def score_parameters(self):
         return {"score_weight": (self.d_k**2, self.d_k**2)}

@@ -160,7 +160,9 @@ class PyTorchBackend:
 
     @property
     def max_positions(self) -> float | None:
-        """See `Backend.max_positions`. Only a table of learned positions limits the number of tokens."""
+        """See `Backend.max_positions`. Among Vaswani models, only a model with learned positions limits the
+        number of tokens.
+        """
         return self.model.config.num_positions if self._is_vaswani else None
 
     @property
@@ -399,7 +401,9 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
 
 
 def language_token(segment: Segment) -> list[int]:
-    """Return the id of the language token that the search forces as the first token, or an empty list."""
+    """Return a list with the id of the language token that the search forces as the first token. Without a
+    forced language token, return an empty list.
+    """
     language = segment.generate.get("forced_bos_token_id")
     return [] if language is None else [language]
 

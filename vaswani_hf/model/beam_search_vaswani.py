@@ -241,8 +241,8 @@ class BeamSearch:
         self.is_over = num_open == 0 or self.num_new >= self.last_limit
         # Part 5: continue with the best candidates that have not ended.
         beams.replace(candidates, paths, ended if some_ended else None)
-        # Keep sentences whose search has ended until they are at least an eighth of the batch, because a
-        # removal copies all other sentences.
+        # Remove the sentences whose search has ended only when they are at least an eighth of the batch,
+        # because a removal copies all other sentences.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(beams.sentences):
             self._remove_closed_sentences(num_open)
 
@@ -283,8 +283,8 @@ class BeamSearch:
         beams, ...].
 
         The rows [B * beams, ...] of sentences that were removed from the batch are zeros, so that the row
-        index of a beam never changes. With `rows_per_sentence`, each call receives exactly this number of
-        rows per sentence.
+        index of a beam never changes. If `rows_per_sentence` is set, each call receives exactly
+        `rows_per_sentence` rows per sentence.
         """
         num_sentences = len(self.task.prompt)
         size = self.rows_per_sentence or values[0].shape[1]
@@ -342,9 +342,9 @@ class BeamSearch:
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Return the tokens [B * R, T], the scores [B * R] and the beam indices of the R best translations.
 
-        With `transformers_compatible`, the beam indices are the tensor `beam_indices` [B * R, T - P] of
-        transformers, else None. The row of a missing translation contains the prompt and padding, and has the
-        score -inf.
+        The beam indices are the tensor `beam_indices` [B * R, T - P] of transformers, or None without
+        `transformers_compatible`. The row of a missing translation contains the prompt and padding, and has
+        the score -inf.
         """
         kept = slice(self.config.num_return_sequences)
         prompt_length = self.task.prompt.shape[1]

@@ -127,8 +127,9 @@ class FinishedTranslations:
         self.after_end = torch.tensor([fill, -1][: prompts.shape[3]], device=prompts.device)
 
     def add(self, sentences: torch.Tensor, scores: torch.Tensor, paths: torch.Tensor, length: int) -> None:
-        """Add the translations `scores` [N, K] and `paths` [N, K, T, 1 or 2] with `length` new tokens to the
-        sentences with the indices `sentences` [N], and keep the K best translations of each sentence.
+        """Add translations with `length` new tokens, and keep the K best translations of each sentence.
+        `scores` [N, K] and `paths` [N, K, T, 1 or 2] belong to the sentences with the indices `sentences`
+        [N].
         """
         both_scores = torch.cat((self.scores[sentences], scores), dim=1)
         self.scores[sentences], kept = both_scores.topk(scores.shape[1])
@@ -139,7 +140,9 @@ class FinishedTranslations:
         self.paths[sentences] = gather_beams(both_paths, kept)
 
     def copy_from(self, earlier: "FinishedTranslations", sentences: torch.Tensor) -> None:
-        """Copy the translations of `earlier`, at most K, for each sentence with True in `sentences` [B]."""
+        """Copy the translations of `earlier` (at most K per sentence) for the sentences whose entry in
+        `sentences` [B] is True.
+        """
         beams = slice(earlier.scores.shape[1])
         length = max(earlier.paths.shape[2], self.paths.shape[2])
         # Clone the tensors, because a tensor from inference mode cannot be changed outside of inference mode.

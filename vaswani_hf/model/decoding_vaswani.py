@@ -104,8 +104,8 @@ class TreeKVCache:
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
         """Reserve memory for a token of each beam at `positions` [N, 1]. Return the attention mask of each
-        layer. `parents` [N, beams] int64 contains the index of the beam of the previous step that each beam
-        extends.
+        layer. Each beam extends a beam of the previous step. `parents` [N, beams] int64 contains the indices
+        of the extended beams.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -195,7 +195,9 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """Select the indices `entries` along `dim`, or the first `length` values if `entries` is None."""
+    """Select the indices `entries` of `values` along `dim`. If `entries` is None, select the first `length`
+    indices.
+    """
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
 

@@ -41,8 +41,8 @@ class Registry:
     """Contains the names that a config field accepts: built-in names, and the names of registered classes."""
 
     def __init__(self, function: str, home: str, *built_in: str):
-        # `function` registers a class, such as "register_attention". `home` is the module that defines
-        # `function`, such as "attention_vaswani".
+        # `function` is the name of the function that registers a class, such as "register_attention". `home`
+        # is the name of the module that defines the function, such as "attention_vaswani".
         self.function = function
         self.home = home
         self.built_in = built_in
@@ -132,7 +132,7 @@ def fields_of_subclass(cls: type, base: type, known: set[str]) -> dict[str, Any]
         try:
             annotations = inspect.get_annotations(kind, eval_str=True)
         except NameError:
-            # Read the annotations as strings: a type may be imported only for type checkers.
+            # Leave the annotations as strings, because a type is perhaps imported only for type checkers.
             annotations = inspect.get_annotations(kind)
         names = []
         for name, value in vars(kind).items():

@@ -39,7 +39,7 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def class_permits_fast_path(kind: type, *methods: str) -> bool:
-    """Return True if faster code may replace all `methods` of a class."""
+    """Return True if faster code can replace all `methods` of a class, because no subclass overrides them."""
     return all(getattr(kind, name) in _FAST_PATH_METHODS for name in methods)
 
 

@@ -99,9 +99,9 @@ def config_with(
 
 
 class VaswaniGeneration(GenerationMixin):
-    """Provides the method `generate` of all models of this package. Compared with `GenerationMixin` of
-    transformers, this package has its own search, each sentence has its own length limit, and the source
-    vocabulary and the target vocabulary may differ.
+    """Provides the method `generate` of all models of this package. Unlike `generate` of transformers, the
+    method runs the search of this package, and each sentence has its own length limit. The source vocabulary
+    and the target vocabulary can differ.
     """
 
     config: Any

@@ -53,7 +53,7 @@ def option(
     unit: str = "",
     factory: Any = MISSING,
 ) -> Any:
-    """Declare a field of a class of options. The top of this file explains the arguments."""
+    """Declare a field of a class of options. The docstring of this file explains the arguments."""
     metadata = {
         "help": help,
         "rule": rule,

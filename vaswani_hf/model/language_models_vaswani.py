@@ -85,7 +85,7 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the fields. Error messages name only fields of the stack that the model has."""
+        """Check the fields. Error messages name only fields of the model's stack (encoder or decoder)."""
         try:
             super().validate_architecture()
         except ValueError as error:

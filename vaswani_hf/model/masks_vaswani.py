@@ -335,9 +335,9 @@ def window_mask(
     """Return the mask of an attention layer with a window: a `Blocks` object, or a bool tensor [B or 1, 1, T,
     S]. For flash kernels, return a bool tensor [B, S], or None without padding.
 
-    `states` [B, T, D] are the new tokens. `cache` contains the keys of earlier tokens. `attention_mask` [B,
-    S] is nonzero for real tokens. Padding does not count in the distance between two tokens. If `is_recorded`
-    is True, return a mask for eager attention.
+    `states` [B, T, D] contains the vectors of the new tokens. `cache` contains the keys of earlier tokens.
+    `attention_mask` [B, S] is nonzero for real tokens. Padding does not count in the distance between two
+    tokens. If `is_recorded` is True, return a mask for eager attention.
     """
     length = states.shape[1]
     past = 0

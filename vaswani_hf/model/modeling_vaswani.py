@@ -731,9 +731,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             self.lm_head.weight = self.model.decoder.embed_tokens.weight
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """Return the output projection, or None if accelerate uses FSDP and the projection is tied to a
-        separate target embedding. accelerate would otherwise shard the projection separately from the target
-        embedding.
+        """Return the output projection. Return None if accelerate uses FSDP and the projection is tied to a
+        separate target embedding, because accelerate would otherwise shard the two modules separately.
         """
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings

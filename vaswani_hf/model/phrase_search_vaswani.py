@@ -52,8 +52,9 @@ def search_again(
     with the new results. Sentences whose translations contain all phrases keep their results of `search`.
 
     `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
-    no translation with all phrases of a sentence, `search_again` adds one phrase at a time, and keeps each
-    added phrase if grid beam search finds a translation with all kept phrases.
+    no translation with all phrases of a sentence, `search_again` tries the phrases one after another.
+    `search_again` keeps a phrase if grid beam search finds a translation with the phrase and all phrases kept
+    before.
     """
     if len(must_contain) != len(task.prompt):
         raise InvalidValueError(

@@ -134,7 +134,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             super()._init_weights(module)
 
     def _zero_row(self, module: nn.Module) -> int | None:
-        """Return the index of the row that must stay zero, the row of `<pad>`, or None."""
+        """Return the index of the row of `<pad>` if the row must stay zero, else None."""
         if isinstance(module, nn.Embedding):
             return module.padding_idx
         return self.config.pad_token_id if self.config.zero_start_embedding else None
@@ -213,8 +213,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     ) -> nn.Embedding:
         """Resize the target embedding and the output projection of a model with two vocabularies.
 
-        The arguments are those of `resize_token_embeddings`. The method `resize_token_embeddings` resizes the
-        source embedding.
+        The arguments are the same as for the method `resize_token_embeddings`, which resizes the source
+        embedding.
 
         Returns:
             nn.Embedding: The target embedding.

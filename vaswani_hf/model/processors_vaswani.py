@@ -47,7 +47,9 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the rows without a possible token, and the rows to raise an error for, as bool [B * R]."""
+        """Return two bool tensors [B * R]: the rows without a possible token, and the rows for which an error
+        must be raised.
+        """
         raise NotImplementedError
 
     def error(self, sentence: int) -> Exception:
@@ -82,7 +84,9 @@ class FiniteLogits(RowCheck):
 
 
 class TokensLeft(RowCheck):
-    """Marks rows in which every token is forbidden. `excluded` is the id of a forbidden padding token."""
+    """Marks rows in which every token is forbidden. `excluded` is the id of the padding token if the padding
+    token is forbidden, else None.
+    """
 
     def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):
         super().__init__(at_once)

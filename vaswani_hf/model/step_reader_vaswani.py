@@ -25,8 +25,8 @@ from .search_errors_vaswani import NotFiniteError
 class StepValues:
     """The numbers that the CPU needs after a search step. One transfer copies `values` to the CPU."""
 
-    # [2 + len(trees)] float32: the sum of `log_probs`, the number of sentences whose search continues, and
-    # `num_living` of each key-value cache in `trees`.
+    # [2 + len(trees)] float32: the sum of `log_probs`, then the number of sentences whose search continues,
+    # then the attribute `num_living` of each key-value cache in `trees`.
     values: torch.Tensor
     trees: list[TreeKVCache]
     # The log-probability of one fixed token of the vocabulary, [N, K] (in the first step [N, 1]).

@@ -186,7 +186,9 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """Return True if a sentence ends at `candidate`. `before` is its text, `after` the rest of the line."""
+    """Return True if a sentence ends at `candidate`. `before` is the text of the sentence before `candidate`,
+    and `after` is the rest of the line.
+    """
     following = after.lstrip(OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
         return False

@@ -207,8 +207,8 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
     parts.
 
     The result has scores only if each part has scores. The source word indices of the alignments must count
-    from the beginning of the whole text, the target word indices from the beginning of the part. The words of
-    the separators, such as emoji, have the confidence 1.
+    from the beginning of the whole text. The target word indices must count from the beginning of the part.
+    The words of the separators, such as emoji, have the confidence 1.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]

@@ -30,7 +30,7 @@ class BuildOptimizer(Protocol):
 
 
 def accept_any_training(settings: Any) -> None:
-    """Do nothing, because the optimizer is compatible with all keys of the section `training`."""
+    """Accept every section `training`, because the optimizer is compatible with all keys of the section."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,9 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> Bracke
 
 
 def _punctuation_of(tree: Tree) -> list[bool]:
-    """Return whether each word is punctuation, by its tag or, without a tag, by the word itself."""
+    """For each word, return True if the word is punctuation. The tag of a word decides, or the word itself if
+    it has no tag.
+    """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]
 

@@ -48,9 +48,9 @@ _FORBIDDING_SETTINGS = (
 class WellFormedTrees(LogitsProcessor):
     """Allows a symbol only if the beam can still become a well-formed tree over all words of the sentence.
 
-    `limits` has the maximum number of symbols of each tree, including `</s>`: at least the number of words
-    plus `NUM_OTHER_SYMBOLS`. In tensor shapes, B is the number of sentences, K the number of beams, T the
-    number of symbols that a beam already has, and V the size of the target vocabulary.
+    `limits` contains the maximum number of symbols of each tree, including `</s>`. A limit must be at least
+    the number of words plus `NUM_OTHER_SYMBOLS`. In tensor shapes, B is the number of sentences, K the number
+    of beams, T the number of symbols that a beam already has, and V the size of the target vocabulary.
     """
 
     def __init__(

@@ -159,7 +159,7 @@ def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) 
 def draw_sheets(attention: PairAttention, layer: int | None) -> list[Picture]:
     """Draw all heads of one layer: encoder self-attention, decoder self-attention and cross-attention.
 
-    `layer` is counted from 1. For None or a number above the number of layers, draw the last layer.
+    `layer` is counted from 1. If `layer` is None or above the number of layers, draw the last layer.
     """
     source, target = attention.source.texts, attention.target.texts
     kinds = (

@@ -42,7 +42,8 @@ def check_token(destination: Destination) -> None:
 def check_destination(destination: Destination) -> Destination:
     """Add the name of the user to a `repo_id` without an owner. Raise a `HubError` if a push is not possible.
 
-    The check creates no repository and no branch, so that a run can check the destination before training.
+    The check creates no repository and no branch. Therefore a run can check the destination before the
+    training.
     """
     check_token(destination)
     with explained():

@@ -127,7 +127,9 @@ def check_card(path: Path) -> None:
 
 
 def _stage_license(folder: Path, staged: Path) -> None:
-    """Link the LICENSE file of the checkpoint folder, or write a new LICENSE file if there is none."""
+    """Create a link to the LICENSE file of the checkpoint folder. If the folder has no LICENSE file, write a
+    new one.
+    """
     if (folder / LICENSE_FILE).is_file():
         link_file(folder / LICENSE_FILE, staged / LICENSE_FILE)
         return
@@ -136,7 +138,9 @@ def _stage_license(folder: Path, staged: Path) -> None:
 
 
 def _stage_handler(folder: Path, staged: Path) -> None:
-    """Link the handler.py of the folder, or write one, except for a model that no pipeline can load."""
+    """Create a link to the handler.py of the folder. If the folder has no handler.py, and a pipeline can load
+    the model, write a new handler.py.
+    """
     if (folder / HANDLER_FILE).is_file():
         names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]
         for name in names:

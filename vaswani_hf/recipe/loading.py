@@ -118,7 +118,7 @@ def _read_with_bases(path: Path) -> RecipeContent:
 
 
 def _read_file(path: Path, extending: Path | None = None) -> RecipeContent:
-    """Return the content of one recipe file. `extending` is the recipe that extends it, or None."""
+    """Return the content of one recipe file. `extending` is the recipe file that extends this file, or None."""
     content = RecipeContent()
     for key, value in read_mapping(path, extending).items():
         if key not in SECTIONS:

@@ -52,7 +52,9 @@ class Recipe(Settings):
         return flat(self._content())
 
     def on_resume(self, name: str) -> OnResume:
-        """Return what a resumed run does if the value of a key such as `training.max_steps` has changed."""
+        """Return "fixed", "free" or "continue": how a resumed run handles a new value of the key `name`, such
+        as `training.max_steps`.
+        """
         section, *keys = name.split(".")
         if keys:
             return on_resume(type(getattr(self, section)), keys[0])

@@ -15,7 +15,8 @@ from ..model.translator_vaswani import BaseTranslator
 from ..translation.language_check import LanguageDetector
 
 AUTO = "auto"
-# The maximum number of characters for the language detector. More characters hardly change the result.
+# The maximum number of characters for the language detector. More characters hardly change the detected
+# language.
 _MOST_READ = 1000
 
 

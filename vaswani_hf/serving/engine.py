@@ -245,7 +245,9 @@ class Engine:
         return batch
 
     def _translate(self, batch: list[tuple[Job, int, Segment]]) -> None:
-        """Translate a batch. After an error, translate each job separately, so that only one job fails."""
+        """Translate a batch. If the translation raises an error, translate each job separately, so that the
+        error affects only one job.
+        """
         first = batch[0][0]
         jobs = list(dict.fromkeys(job for job, _, _ in batch))
         try:

@@ -41,7 +41,7 @@ class Metrics:
         self._batches.observe(num_sentences)
 
     def watch_queue(self, num_waiting: Callable[[], float]) -> None:
-        """Set the function that returns the number of characters in the queue."""
+        """Report the result of `num_waiting`, the number of characters in the queue, as a metric."""
         self._queue.set_function(num_waiting)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:

@@ -28,7 +28,7 @@ async def fields_of(request: Request) -> dict[str, Any]:
         )
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
-        # Do not use `request.query_params`, which accepts invalid UTF-8. Use `request.form` only for
+        # Do not use `request.query_params`, because it accepts invalid UTF-8. Use `request.form` only for
         # multipart forms, because `request.form` decodes characters without percent-encoding as Latin-1, and
         # curl sends characters without percent-encoding.
         fields = _with_lists(_decoded_pairs(request.scope["query_string"].decode()))
@@ -65,7 +65,9 @@ def _decoded_pairs(encoded: str) -> list[tuple[str, str]]:
 
 
 def _with_lists(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dict from field names to values. The value of a repeated field is the list of its values."""
+    """Return a dict from field names to values. If a field occurs several times, its value is the list of all
+    its values.
+    """
     values: dict[str, list[Any]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)

@@ -33,7 +33,7 @@ class WantedSettings:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The texts of a request, and the options of the translations. `source` may be "auto". `target` may be
+    """The texts of a request, and the options of the translations. `source` can be "auto". `target` can be
     None if the source language has only one target language.
     """
 
@@ -260,8 +260,8 @@ class TranslationsRequest(Settings):
         }
 
     def _record(self, translation: Translation) -> dict[str, Any]:
-        """Return the requested fields of a translation. A translation can also have fields that the request
-        does not ask for, such as the scores for `min_confidence`.
+        """Return the fields of a translation that the request asks for. A translation can also have other
+        fields, such as the scores for `min_confidence`.
         """
         record = translation.as_dict()
         unwanted: tuple[str, ...] = () if self.scores else _SCORES

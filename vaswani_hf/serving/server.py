@@ -51,7 +51,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 def run_server(service: "Service", listening: socket.socket) -> None:
     """Answer requests until the process receives SIGINT or SIGTERM. Print the address at the beginning."""
-    # The import takes seconds. `vaswani serve` reports an error about the port before the import.
+    # The import of uvicorn takes seconds. Therefore `vaswani serve` opens the port, and reports an error
+    # about the port, before the import.
     import uvicorn
 
     from .app import make_app

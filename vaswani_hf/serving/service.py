@@ -26,7 +26,8 @@ from .schema import Wanted, WantedSettings
 
 # The seconds in the header `Retry-After` if the queue is full.
 _RETRY_AFTER = 2
-# The size of the cache of translation options, with an entry for each model and settings of a request.
+# The maximum number of entries in the cache of translation options. Each entry belongs to one model and the
+# settings of a request.
 _MOST_SETTINGS = 100
 
 
@@ -63,7 +64,7 @@ class Service:
         # Computing the options takes about 0.5 ms, and most requests have the same settings.
         self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
         # The number of threads limits the number of requests with HTML documents that the service handles at
-        # the same time. The threads mostly wait for the engine.
+        # the same time. The threads for HTML documents mostly wait for the translation engine.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
         self._checks: dict[str, LanguageCheck] = {}
         if language_check is not None and directions.detector is not None:
@@ -96,8 +97,8 @@ class Service:
         """Refuse a request without the API key in the field `api_key` or as a bearer token in the header."""
         if self._api_key is None:
             return
-        # Decode the header as UTF-8 again, because curl sends the API key as UTF-8, but Starlette decodes
-        # headers as Latin-1.
+        # Convert the header back to bytes, and decode the bytes as UTF-8. curl sends the API key as UTF-8,
+        # but Starlette decodes headers as Latin-1.
         header = request.headers.get("authorization", "").encode("latin-1").decode(errors="replace")
         scheme, _, token = header.partition(" ")
         key = token if scheme.lower() == "bearer" else str(fields.get("api_key") or "")

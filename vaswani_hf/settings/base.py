@@ -80,7 +80,7 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any], prefix: str = "") -> Self:
-        """Create settings. Error messages write `prefix`, such as `data.`, before the name of a field."""
+        """Create settings. In error messages, `prefix`, such as `data.`, precedes the name of a field."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -135,7 +135,9 @@ def _errors_of_first_value(error: ValidationError) -> list[ErrorDetails]:
 
 
 def _explain_unknown_key(context: dict[str, Any], section: str) -> str:
-    """Explain the error of `Settings._refuse_unknown_keys`. `section` is a prefix such as `data.`."""
+    """Return the message for a key that the settings class does not have. `section` is a prefix such as
+    `data.`.
+    """
     hint = f"; the nearest key is `{section}{context['similar']}`" if context["similar"] else ""
     value = format_value(context["value"])
     return f"`{section}{context['key']}` is not a key, but has the value {value}{hint}."

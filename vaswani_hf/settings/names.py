@@ -94,7 +94,9 @@ SYNONYMS: dict[str, str | tuple[str, ...]] = {
 
 
 def suggestion(name: str, known: Collection[str]) -> str | None:
-    """Return the name in `known` that a user may mean: a synonym, or else a similar name, or None."""
+    """Return the name in `known` that the user probably means: a synonym of `name`, or else a similar name.
+    Return None if there is no such name.
+    """
     synonyms = SYNONYMS.get(name, ())
     for synonym in [synonyms] if isinstance(synonyms, str) else synonyms:
         if synonym in known:

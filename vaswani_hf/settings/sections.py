@@ -101,7 +101,7 @@ class ModelSettings(Settings):
 
     @property
     def stacks(self) -> list[str]:
-        """The stacks of the model, which the task determines: "encoder", "decoder" or both."""
+        """The stacks of the model: "encoder", "decoder" or both, depending on the task."""
         return [stack for stack in STACKS if f"{stack}_layers" in type(self).model_fields]
 
     def bases(self) -> list[str]:
@@ -196,8 +196,8 @@ class SearchSection(Settings):
 
 
 def _with_search_settings() -> Any:
-    """Create the class of the section `decoding` from the fields of `SearchSettings`. Defaults in
-    `PAPER_SEARCH` replace the defaults of the fields.
+    """Create the class of the section `decoding` from the fields of `SearchSettings`. The defaults in
+    `PAPER_SEARCH` replace the defaults of `SearchSettings`.
     """
     fields: dict[str, Any] = {}
     for declared in dataclasses.fields(SearchSettings):

@@ -388,7 +388,7 @@ def evaluate_texts(
     *,
     tokens_per_batch: int = 4096,
 ) -> TextScores:
-    """Return the scores on texts, without empty texts and texts that are too long for the model.
+    """Return the scores on texts. Empty texts, and texts that are too long for the model, are left out.
 
     A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, the same tokens
     in each evaluation.

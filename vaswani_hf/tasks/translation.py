@@ -454,7 +454,7 @@ def _encoders(
 
 
 def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
-    """Add the teacher models of files that `vaswani distill` has written to `data.attribution`."""
+    """If `vaswani distill` has written training files, add the teacher models to `data.attribution`."""
     records = distillation_records(data.listed("train_pairs"))
     if not any(records):
         return data
@@ -482,7 +482,7 @@ def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """Return the file name and the weight of each training corpus; an empty list without weights."""
+    """Return the file name and the weight of each training corpus. Without weights, return an empty list."""
     if not data.train_weights:
         return []
     names = data.listed("train_source") or data.listed("train_pairs")

@@ -218,8 +218,8 @@ def _with_deviation(mean: float | None, deviation: float | None) -> str:
 
 
 def draw(compared: list[RunComparison], path: Path) -> None:
-    """Draw the mean BLEU of each run as a bar. Draw the validation loss over time as a curve for each seed of
-    a run.
+    """Draw the mean BLEU of each run as a bar. For each seed of each run, draw a curve of the validation loss
+    over time.
     """
     # Only the picture needs matplotlib.
     from matplotlib.figure import Figure

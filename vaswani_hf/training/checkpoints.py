@@ -169,7 +169,9 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 def best_checkpoint(
     checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
-    """Return the earliest checkpoint with the best score, or None without early stopping or validation."""
+    """Return the earliest checkpoint with the best validation score. Return None without early stopping, or
+    if no checkpoint has a score.
+    """
     scores = _scores(training, log_history)
     evaluated = [checkpoint for checkpoint in checkpoints if step_in_name(checkpoint) in scores]
     return max(evaluated, key=lambda checkpoint: scores[step_in_name(checkpoint)], default=None)
@@ -222,9 +224,9 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
 def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
     """Return the undamaged checkpoints from which the run computes the final weights.
 
-    With `average_checkpoints`, return the last checkpoints. Without `average_checkpoints`, return the best
-    checkpoint if the run has early stopping, otherwise the last checkpoint. `step` is the last step of the
-    run. A line is printed for each damaged checkpoint.
+    If the run averages N checkpoints (`average_checkpoints`), return the last N checkpoints. Without
+    `average_checkpoints`, return the best checkpoint if the run has early stopping, otherwise the last
+    checkpoint. `step` is the last step of the run. A line is printed for each damaged checkpoint.
     """
     last = folder / f"checkpoint-{step}"
     # Only the manifest says if `save_steps` scheduled a checkpoint.

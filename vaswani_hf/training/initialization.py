@@ -270,8 +270,8 @@ def _copy_token_rows(
     stack: str, base: PreTrainedModel, base_rows: list[int], model: PreTrainedModel, rows: list[int]
 ) -> None:
     """Copy the rows `base_rows` of the embedding and of the output projection to the rows `rows`."""
-    # The lists may have different lengths, because one of the models may lack the output projection of the
-    # stack or the bias of this projection.
+    # The two lists can have different lengths, because a model can lack the output projection of the stack or
+    # the bias of the output projection.
     for weight, base_weight in zip(_token_matrices(model, stack), _token_matrices(base, stack), strict=False):
         weight[rows] = base_weight[base_rows]
 

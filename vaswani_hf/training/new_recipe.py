@@ -27,13 +27,15 @@ SAMPLE_SIZE = 20_000
 # The smallest number of sentence pairs that `vaswani init` accepts. The pairs are divided into a training, a
 # validation and a test split.
 FEWEST_PAIRS = 100
-# The vocabulary has one entry for each 320 bytes of the corpus, within limits. With the recipe for Multi30k,
-# the training text has 80 tokens for each entry of the vocabulary, and a token has about 4 bytes.
+# The vocabulary of a new recipe has about one entry for each 320 bytes of the corpus, between a minimum and a
+# maximum. With the recipe for Multi30k, the training text has 80 tokens for each entry of the vocabulary, and
+# a token has about 4 bytes.
 _BYTES_PER_ENTRY = 320
 # Comments in the new recipe begin after `_COLUMN` characters.
 _COLUMN = 38
 
-# The lines of a section: the key, its value, and a comment or an empty string.
+# The lines of a recipe section: tuples of a key, its value, and its comment (an empty string without a
+# comment).
 _Lines = tuple[tuple[str, Any, str], ...]
 
 

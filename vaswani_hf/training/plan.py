@@ -409,7 +409,9 @@ def paper_seconds(flops: float, length: int) -> float:
 
 @cache
 def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """Return the counted FLOPs and the paper's seconds of a step for the base and the big model."""
+    """Return two numbers for one step of the base model and of the big model: the counted FLOPs, and the
+    seconds that the paper reports.
+    """
     base = VaswaniConfig()
     big = VaswaniConfig(
         d_model=1024,

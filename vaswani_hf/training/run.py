@@ -195,8 +195,8 @@ def saved_recipe(folder: Path) -> Recipe | None:
 
 
 def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
-    """Fill in the values that depend on the data, the initial model and the machine, such as the commit of
-    the dataset, the config fields of the model in `init_from`, and `training.bf16`. Values of `saved`, the
+    """Fill in the values that depend on the data, the initial model and the machine. Examples are the commit
+    of the dataset, the config fields of the model in `init_from`, and `training.bf16`. Values of `saved`, the
     saved recipe of the run to resume, take precedence, so that the resumed run computes the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
@@ -487,7 +487,7 @@ def _final_model(
     recipe: Recipe, trainer: VaswaniTrainer, final_record: finished.FinalRecord | None
 ) -> tuple[PreTrainedModel, list[int]]:
     """Return a model with the final weights, and the steps of the averaged checkpoints. The list of steps is
-    empty without an average, or if the final weights come from the folder of a finished run.
+    empty if the run averages no checkpoints, or if the final weights come from the folder of a finished run.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training

@@ -25,7 +25,8 @@ the search of this package in these points:
   length limit of the sentence, the backend translates the sentence again with the limit of the sentence.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
-  allowed tokens, so that their sum is 1 again. The search of this package does not.
+  allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
+  of the allowed tokens.
 
 - In CTranslate2, a translation can end directly after the target prefix only if `</s>` is the most probable
   token after the prefix.
@@ -82,8 +83,8 @@ _SETTINGS = frozenset(
 # With `early_stopping=False`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
 _PATIENCE = 2
 # The first exact search limits each translation to `_FIRST_LENGTH` times the number of tokens (source and
-# prefix) of the longest sentence. If a better translation is still possible, the backend searches again with
-# twice the limit.
+# prefix) of the longest sentence. If a better translation is still possible, the backend doubles the length
+# limit and searches again.
 _FIRST_LENGTH = 2
 
 
@@ -318,8 +319,9 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """Return the settings of a call, else of the checkpoint, else the defaults of `SearchSettings`. Raise
-        an error if this backend does not support a setting.
+        """Return all search settings. A setting of the call takes precedence over a setting of the
+        checkpoint, and both take precedence over the defaults of `SearchSettings`. Raise an error if this
+        backend does not support a setting.
         """
         for name in settings:
             if name not in DECODING_SETTINGS:

@@ -16,9 +16,9 @@ from ..version import install_command
 LanguageDetector = Callable[[str], Mapping[str, float]]
 
 # If the detector gives the source language a lower probability, the text counts as a text in another
-# language. In scripts/benchmarks/serving.md, py3langid 0.4.0 wrongly classified 0 % of 1,000 sentences and
-# 0.6 % of 1,000 texts of two words in the source language. py3langid correctly classified 98.5 % of 2,000
-# sentences and 71.6 % of 1,000 texts of two words in another language.
+# language. With py3langid 0.4.0, 0 % of 1,000 sentences and 0.6 % of 1,000 two-word texts in the source
+# language were classified wrongly (scripts/benchmarks/serving.md). Of the texts in another language, 98.5 %
+# of 2,000 sentences and 71.6 % of 1,000 two-word texts were classified correctly.
 _LEAST_PROBABILITY = 0.01
 # A text with fewer than `_LEAST_LETTERS` letters is not checked, because many languages have the same short
 # words, such as "OK".

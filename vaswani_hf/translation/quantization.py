@@ -104,8 +104,8 @@ def quantize(model: Any) -> Any:
     kernel = _kernel()
     reduce_range = kernel is not None and _overflows(kernel)
     for module in model.modules():
-        # torchao cannot quantize a layer with one input feature. A position encoding class of a user may
-        # contain such a layer.
+        # torchao cannot quantize a layer with one input feature. A user's position encoding can contain a
+        # layer with one input feature.
         if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel, reduce_range)
     return model
@@ -185,10 +185,10 @@ def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    # Pass the product of the row scale and the weight scales as the scales of the weight. With two separate
-    # scales, some kernels would multiply an integer sum by one scale after the other, and other kernels by
-    # the product of the scales. oneDNN chooses the kernel by the number of rows, so the rounding errors of a
-    # row would then depend on the number of rows.
+    # Pass `scales * scale`, the products of the weight scales and the row scale, as the scales of the weight.
+    # With two separate scales, some kernels would multiply an integer sum by one scale after the other, and
+    # other kernels by the product of the scales. oneDNN chooses the kernel by the number of rows, so the
+    # rounding errors of a row would then depend on the number of rows.
     given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(

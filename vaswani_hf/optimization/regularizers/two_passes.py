@@ -115,8 +115,9 @@ class TwoPassLoss:
 class _ChunkedDivergence(torch.autograd.Function):
     """Computes the divergence between the token probabilities of the two passes, summed over N tokens.
 
-    The forward pass computes the logits of one chunk of tokens at a time, to save memory, and also the
-    gradients, so that the backward pass only multiplies the stored gradients by `grad_output`.
+    To save memory, the forward pass computes the logits of one chunk of tokens at a time. The forward pass
+    also computes the gradients, so that the backward pass only multiplies the stored gradients by
+    `grad_output`.
     """
 
     @staticmethod
