@@ -162,6 +162,9 @@ html | <p>{{#if a}}one{{else}}two{{/if}} {{^b}}three{{/b}}</p> | <p>{{#if a}}ONE
 html | <p>[% IF x > 1 %]one[% END %] two [% x %] three</p> | <p>[% IF x > 1 %]ONE[% END %] TWO [% x %] THREE</p>
 markdown | +++⏎t = "one"⏎+++⏎two | +++⏎t = "one"⏎+++⏎TWO
 markdown | > [!NOTE]⏎> one⏎> two | > [!NOTE]⏎> ONE TWO
+markdown | > [!NOTE]⏎>⏎> one | > [!NOTE]⏎>⏎> ONE
+markdown | one US$5 or 6$ two | ONE US$5 OR 6$ TWO
+html | <p>one 5 %Sale %percent</p> | <p>ONE 5 %SALE %PERCENT</p>
 markdown | one $a_b + c_d$ two $5 three $6 | ONE $a_b + c_d$ TWO $5 THREE $6
 markdown | $$⏎\frac{a_1}{b_1}⏎$$⏎⏎one $$x * y$$. | $$⏎\frac{a_1}{b_1}⏎$$⏎⏎ONE $$x * y$$.
 markdown | one ${name}-${name} two | ONE ${name}-${name} TWO
@@ -256,6 +259,7 @@ markdown | - <!-- one --> <br> two⏎⏎  three | - <!-- one --> <br> TWO⏎⏎ 
 markdown | one R&amp;D &hellip; ![two] [three]⏎⏎[two]: x | ONE R&amp;D &hellip; ![two] \[THREE\]⏎⏎[two]: x
 markdown | <pre>⏎one⏎⏎two</pre> <b>three</b>⏎⏎four | <pre>⏎one⏎⏎two</pre> <b>THREE</b>⏎⏎FOUR
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE⏎⏎
+srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one\Ntwo⏎three⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE\NTWO⏎THREE⏎⏎
 srt | 7⏎00:00:01,000 --> 00:00:02,000⏎<i>one</i> two⏎⏎ | 7⏎00:00:01,000 --> 00:00:02,000⏎<i>ONE</i> TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎- one⏎- two⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎- ONE⏎- TWO⏎⏎
 srt | 1⏎00:00:01,000 --> 00:00:02,000⏎one two⏎three⏎⏎ | 1⏎00:00:01,000 --> 00:00:02,000⏎ONE TWO⏎THREE⏎⏎

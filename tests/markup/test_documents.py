@@ -14,7 +14,6 @@ from vaswani_hf.model.translations_vaswani import Translation
 
 markdown_it = pytest.importorskip("markdown_it", reason="The extra `markup` is not installed.")
 srt = pytest.importorskip("srt", reason="The extra `markup` is not installed.")
-polib = pytest.importorskip("polib", reason="The extra `markup` is not installed.")
 PLACEHOLDERS = ["{name}", "%s", "%(n)d", "{{x}}", "&copy;", "${a}", "%%"]
 
 
@@ -206,6 +205,7 @@ def test_a_catalogue_keeps_ids_and_existing_translations():
         '#, python-format\nmsgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n\n'
         '#, fuzzy\nmsgid "done"\nmsgstr "fertig"\n\nmsgctxt "c"\nmsgid "one\\n<b>two</b>\\n"\nmsgstr ""\n'
     )
+    polib = pytest.importorskip("polib", reason="The extra `dev` is not installed.")
     found = polib.pofile(translate_markup(text, "po", shout))
     assert [entry.msgid for entry in found] == [entry.msgid for entry in polib.pofile(text)]
     assert found[0].msgstr_plural == {0: "%d FILE", 1: "%d FILES"}
@@ -385,6 +385,7 @@ def test_random_subtitles_survive_any_translation(seed):
 @pytest.mark.parametrize("seed", range(100))
 def test_random_catalogues_survive_any_translation(seed):
     rng = random.Random(seed)
+    polib = pytest.importorskip("polib", reason="The extra `dev` is not installed.")
     source = polib.POFile()
     for number in range(rng.randint(1, 4)):
         message = random_line(rng, TAGGED_PARTS)

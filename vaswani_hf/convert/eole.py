@@ -174,8 +174,8 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
         **weight_fields(
             own,
             _TITLE,
-            is_shared=model.get("share_embeddings", False),
-            is_tied=model.get("share_decoder_embeddings", False),
+            is_shared=bool(model.get("share_embeddings")),
+            is_tied=bool(model.get("share_decoder_embeddings")),
         ),
         **special_ids(vocabulary["tgt"], special),
         encoder_attention_heads=encoder["heads"],

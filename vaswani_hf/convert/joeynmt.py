@@ -124,8 +124,8 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
             own,
             _TITLE,
             # If `tied_embeddings` is true, the target embedding in the file is a copy of the source embedding.
-            is_shared=model.get("tied_embeddings", False),
-            is_tied=model.get("tied_softmax", False),
+            is_shared=bool(model.get("tied_embeddings")),
+            is_tied=bool(model.get("tied_softmax")),
         ),
         **norm_fields(
             own,

@@ -27,9 +27,9 @@ _FRONT_MATTER = re.compile(
     r"\A(?:---[ \t]*\n(?=\S).*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\n.*?\n\+\+\+)[ \t]*(?:\n|\Z)", re.DOTALL
 )
 # Matches the check box at the beginning of an item in a task list, and the mark of an alert, such as `[!NOTE]`.
-_TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)|\[![A-Za-z]+\][ \t]*\n")
+_TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")
 # Matches formulas such as `$x$` and `$$x$$`, but neither `$5 and $6` nor `${a}-${b}`.
-_MATH = re.compile(r"\$\$.+?\$\$|\$(?![\s{])[^$\n]*?(?<!\s)\$(?![\w{])", re.DOTALL)
+_MATH = re.compile(r"\$\$.+?\$\$|(?<!\w)\$(?![\s{])[^$\n]*?(?<!\s)\$(?![\w{])", re.DOTALL)
 _FOOTNOTE = re.compile(r"\[\^[^\s\[\]]+\]")
 _FOOTNOTE_DEFINITION = re.compile(rf"{_FOOTNOTE.pattern}:[ \t]*")
 _SOFT_OR_HARD_BREAK = re.compile(r"\\?[ \t]*\n[ \t]*")

@@ -23,7 +23,7 @@ STATEMENT = re.compile(
 # be `&lt;` and `&gt;`.
 NUMBERED_TAG = re.compile(r"(?:<|&lt;)(?P<slash>/?)(?P<number>\d+)\s*(?P<end>/?)(?:>|&gt;)")
 # Matches placeholders of C and Python, such as `%s`, `%-*d`, `%I64d` and `%(n)d`.
-_CONVERSION = r"(?:hh|ll|I64|I32|[hlLqjzt])?[diouxXeEfFgGcCrsSpaA@]"
+_CONVERSION = r"(?:hh|ll|I64|I32|[hlLqjzt])?(?:[diouxXeEfFgGcrsaA@]|[CSp](?![A-Za-z]))"
 _FORMAT = rf"(?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0']*(?:\*(?:\d+\$)?|\d*)(?:\.(?:\*|\d+))?{_CONVERSION}"
 # Matches the placeholders `%name%` of Symfony and of Windows. `%s%%` and `%d%d` are placeholders of C.
 _VARIABLE = rf"(?<![\w%])%(?!{_CONVERSION}%)[A-Za-z_][\w.]*%(?![\w%])"

@@ -9,8 +9,10 @@ from .tagged_text import translate_tagged_texts
 
 # Matches a line break inside a sentence. A dash or a musical note in the next line begins a sentence of
 # another person or of a song. A line break after a musical note, or at an empty line, also ends a sentence.
-_NEW_SENTENCE = re.compile(r"(?<![\n♪♫])\n(?!\s*[-–—♪♫]|\n)")
+_BREAK_IN_SENTENCE = re.compile(r"(?<![\n♪♫])\n(?!\s*[-–—♪♫]|\n)")
 _TIME_STAMPS = re.compile(r"\d *-[ -] *> *\d.*\n?")
+# `\N` is the line break of other formats of subtitles. Players also know `\N` in SubRip files.
+_LINE_BREAK = re.compile(r"\\N|\n")
 # Matches tags, placeholders and dashes at the start of a line, and each space outside of these parts.
 _SPACE = re.compile(rf"<[^<>]*>|{PLACEHOLDER.pattern}|(?m:^[-–—]\ )|(?P<space>\ )", re.VERBOSE)
 
@@ -28,8 +30,7 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
             f"The text must have the SubRip format, but has an error: {first_line_of(error)}."
         ) from None
     contents = [subtitle.content.strip() for subtitle in subtitles]
-    # `\N` is the line break of other formats of subtitles. Players also know `\N` in SubRip files.
-    sources = [_NEW_SENTENCE.sub(" ", content.replace(r"\N", "\n")) for content in contents]
+    sources = [_BREAK_IN_SENTENCE.sub(" ", _LINE_BREAK.sub("\n", content)) for content in contents]
     translations = translate_tagged_texts(sources, translate)
     parts = []
     end = 0
@@ -38,9 +39,12 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
         time_stamps = _TIME_STAMPS.search(text, end)
         assert time_stamps is not None
         start = text.index(content, time_stamps.end())
-        num_lines = content.replace(r"\N", "\n").count("\n") - translation.count("\n") + 1
-        line_break = r"\N" if r"\N" in content else "\n"
-        parts += [text[end:start], _in_lines(translation, num_lines).replace("\n", line_break)]
+        line_breaks = _LINE_BREAK.findall(content)
+        first, *others = _in_lines(translation, len(line_breaks) - translation.count("\n") + 1).split("\n")
+        line_breaks += ["\n"] * (len(others) - len(line_breaks))
+        parts += [text[end:start], first]
+        for line_break, line in zip(line_breaks, others, strict=False):
+            parts += [line_break, line]
         end = start + len(content)
     return "".join(parts) + text[end:]
 

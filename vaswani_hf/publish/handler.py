@@ -36,7 +36,9 @@ class EndpointHandler:
     def __call__(self, data: dict[str, Any]) -> Any:
         """Return the output of the pipeline for `data["inputs"]`."""
         if not isinstance(data, dict):
-            raise ValueError(f'A request must be a JSON object, such as {{"inputs": "…"}}, but is {data!r}.')
+            raise ValueError(
+                f'A request must be a JSON object, such as {{"inputs": "…"}}, but is {repr(data)[:100]}.'
+            )
         inputs = data.get("inputs")
         if not isinstance(inputs, (str, list)):
             raise ValueError(f"The key `inputs` must be a text or a list of texts, but is {inputs!r}.")

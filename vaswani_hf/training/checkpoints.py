@@ -68,7 +68,8 @@ def staging_checkpoint(
     args: TrainingArguments, processes: Processes, stop: GracefulShutdown
 ) -> Iterator[Path]:
     """Context manager in which transformers' Trainer saves a checkpoint into the staging folder instead of
-    the output folder. Returns the output folder.
+    the output folder. Yields the output folder. Inside the `with` block, `args.output_dir` is the staging
+    folder.
 
     If the save fails, delete the incomplete checkpoint.
     """
