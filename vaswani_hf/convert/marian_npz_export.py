@@ -44,7 +44,7 @@ from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH
+from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH, NO_LIMIT
 from .comparison import largest_difference, report, sample_batch
 from .export_formats import (
     SCORE_PER_TOKEN,
@@ -174,9 +174,8 @@ def _search_options(
         )
     longest = model_config.max_position_embeddings
     if model_config.position_embedding != "learned":
-        # transformers sets `model_max_length` to 10^30 tokens if a tokenizer has no limit.
         lengths = [tokenizer.model_max_length for tokenizer in tokenizers]
-        longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < 10**6)])
+        longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < NO_LIMIT)])
     factor = getattr(config, "max_length_a", None) or 0.0
     if not factor or getattr(config, "max_length_b", None):
         factor = max(factor, _LENGTH_FACTOR)

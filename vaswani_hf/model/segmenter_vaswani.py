@@ -21,8 +21,8 @@ logger = logging.get_logger(__name__)
 
 # The maximum number of input tokens if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
-# Tokenizers without a limit have a `model_max_length` of 10^30.
-_NO_LIMIT = 10**6
+# A tokenizer without a limit has the `model_max_length` 10^30. Ignore limits of `NO_LIMIT` tokens or more.
+NO_LIMIT = 10**6
 
 
 class Segmenter:
@@ -40,9 +40,9 @@ class Segmenter:
     def max_length(self) -> int:
         """The maximum number of tokens in a segment."""
         if self.backend.max_positions is None:
-            return _NO_LIMIT
+            return NO_LIMIT
         limits: list[Any] = [self.tokenizer.tokenizer.model_max_length, self.backend.max_positions]
-        return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
+        return min((limit for limit in limits if limit < NO_LIMIT), default=DEFAULT_MAX_LENGTH)
 
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...model.configuration_vaswani import eos_token_ids
 from ...model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ...settings.base import Settings
 from ...settings.keys import recipe_key
@@ -37,7 +38,9 @@ class SimCutLoss(TwoPassLoss):
         kept = torch.rand(ids.shape, device=ids.device) >= self.cut_rate
         # Always keep the end token of the source and the start token of the target, because these tokens are
         # not text.
-        kept |= (ids == self.model.config.eos_token_id) | (ids == self.model.config.decoder_start_token_id)
+        config = self.model.config
+        for token_id in (*eos_token_ids(config), config.decoder_start_token_id):
+            kept |= ids == token_id
         return states * kept[..., None]
 
 
