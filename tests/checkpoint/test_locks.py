@@ -287,3 +287,10 @@ def test_one_of_many_processes_takes_a_lock(tmp_path):
     assert [process.wait(400) for process in started] == [0] * 4
     assert (tmp_path / "count").read_text() == "80"
     assert not (tmp_path / "run" / ".lock").exists()
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "日" * 85])
+def test_an_output_with_a_long_name_is_locked(tmp_path, name):
+    with locked_output(tmp_path / name, "output") as is_locked:
+        assert is_locked
+        assert len(list(tmp_path.glob(".*.lock"))) == 1

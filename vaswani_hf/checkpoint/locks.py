@@ -130,8 +130,9 @@ def check_not_in_use(output: str | Path, name: str) -> None:
 
 def _lock_file_of(output: str | Path) -> Path:
     place = Path(os.path.realpath(output))
-    # A file name may have at most 255 bytes.
-    return place.with_name(f".{place.name[:200]}.lock")
+    # A file name can have at most 255 bytes.
+    name = os.fsdecode(os.fsencode(place.name)[:200])
+    return place.with_name(f".{name}.lock")
 
 
 @contextlib.contextmanager
