@@ -113,7 +113,9 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """Return True in the command `vaswani`, which checks its options before the slow import of torch."""
+    """Return True if the running program is the command `vaswani`. The command checks its options before the
+    slow import of torch.
+    """
     if sys.argv[:1] == ["-m"]:
         # With `python -m NAME ARGUMENTS`, `sys.argv` is still `["-m", *ARGUMENTS]` while Python runs this
         # file. `sys.orig_argv` ends with `[NAME, *ARGUMENTS]`, so `sys.orig_argv[-len(sys.argv)]` is NAME.

@@ -1,9 +1,9 @@
 """The exit codes of a failed command. docs/commands.md explains the exit codes.
 
 The class of an error decides the exit code: the attribute `exit_code` of the class, or `FAILURE` if the class
-has no such attribute. `exit_code` is `USAGE_ERROR` in `InvalidValueError` (model/errors_vaswani.py), and
-`FAILURE` or `INTERRUPTED` in the errors of a training run (training/stopping.py). `report` in cli/report.py
-reads `exit_code`.
+has no such attribute. `InvalidValueError` (model/errors_vaswani.py) has the exit code `USAGE_ERROR`. The
+errors of a training run (training/stopping.py) have the exit code `FAILURE` or `INTERRUPTED`. `report` in
+cli/report.py reads `exit_code`.
 """
 
 FAILURE = 1

@@ -16,8 +16,8 @@ _OTHER_FOLDERS = ("ablations", "accelerate")
 
 
 def packaged_folder(name: str) -> Path:
-    """Return the folder `name` (`configuration` or `model_cards`) of the installed package or of a clone of
-    the repository.
+    """Return the folder `name`, which is `configuration` or `model_cards`. The folder is in the installed
+    package or in a clone of the repository.
     """
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name

@@ -1,8 +1,8 @@
 """Replaces functions and modules of other libraries while a program runs.
 
 - `hide_warnings_of_torchao` hides log lines and warnings that do not concern the package.
-- `import_quantizers_without_torchao` and `quick_imports` make imports faster. They replace the module torchao, one
-  function of `transformers.quantizers`, `torch.distributed.is_available` and modules of `torch._dynamo`.
+- To make imports faster, `import_quantizers_without_torchao` and `quick_imports` replace the module torchao,
+  one function of `transformers.quantizers`, `torch.distributed.is_available` and modules of `torch._dynamo`.
 - `without_initial_values` replaces functions of `torch.nn.init`, so that a checkpoint loads faster.
 
 Two other files also replace something: registration.py adds the pipeline tasks of the package to
@@ -61,7 +61,9 @@ def import_quantizers_without_torchao() -> None:
 
 
 def _flatten_tensor_state_dict(*args: Any) -> Any:
-    """Call the function `flatten_tensor_state_dict` of torchao. Only this call imports torchao."""
+    """Call the function `flatten_tensor_state_dict` of torchao. Import torchao only when this function is
+    called.
+    """
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
     return flatten_tensor_state_dict(*args)

@@ -1,7 +1,7 @@
 """Lists undocumented names of other libraries that the package uses, and warns if an installed library lacks
 a name.
 
-A new version of a library may remove the listed names without notice. CONTRIBUTING.md describes how to adopt
+A new version of a library can remove the listed names without notice. CONTRIBUTING.md describes how to adopt
 a new release of transformers.
 """
 

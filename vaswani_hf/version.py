@@ -21,8 +21,8 @@ def are_installed(libraries: Iterable[str]) -> bool:
 def install_command(extra: str) -> str:
     """Return the command that installs the libraries of an optional dependency group of pyproject.toml.
 
-    The returned command names the libraries instead of `vaswani_hf[extra]`, because the package is not on
-    PyPI. Each library is in quotes, because zsh would treat `>` and `[` as special characters.
+    The command lists the libraries one by one. pip cannot install `vaswani_hf[extra]`, because the package is
+    not on PyPI. Each library is in quotes, because zsh would treat `>` and `[` as special characters.
     """
     # `vaswani --help` imports this file and must be fast.
     from importlib.metadata import requires

@@ -80,10 +80,10 @@ HEAD = """# The keys of a recipe
 page. `vaswani train --help-keys` prints the keys, and `vaswani train --help-key warmup_steps` prints one key.
 
 A key on the command line replaces the key in the recipe file: `vaswani train RECIPE --max_steps 100`, or
-`--training.max_steps 100`. A recipe may extend another recipe with the key `extends`: `extends: base.yaml`.
+`--training.max_steps 100`. A recipe can extend another recipe with the key `extends`: `extends: base.yaml`.
 
-The column "resume" is "yes" if a run that continues an earlier run (`training.resume: true`) may have another
-value of the key than the earlier run.
+The column "resume" is "yes" if the value of a key can change when a run continues an earlier run
+(`training.resume: true`).
 """
 
 

@@ -289,7 +289,7 @@ REFUSED = {
     "--teacher there ./there": "`--teacher` names ./there twice; name it once.",
     "--teacher no/at/all": "`--teacher` must be a checkpoint folder or user/name on the Hub, but there is no folder 'no/at/all'; check the name.",
     "--teacher recipe.yaml --engine ctranslate2": "`model` must be a folder that `vaswani export ",
-    "--teacher a b --engine ctranslate2": "`--teacher` must be one model with `--engine ctranslate2`, which has no",
+    "--teacher a b --engine ctranslate2": "`--teacher` must be one model if `--engine` is ctranslate2, which has no",
     "--corpus null --train_pairs gone.jsonl": "`data`, train split: `train_pairs` must be an existing ",
     "--num_return_sequences 9 --num_beams 4": "`--num_return_sequences` must be at most `--num_beams`, 4, but is 9.",
     "--num_return_sequences 9": "`num_return_sequences` must be at most `num_beams`, which is 4, but is 9.",

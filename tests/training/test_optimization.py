@@ -243,7 +243,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
     assert code == 2
     assert said == (
         f"`checkpoints` must all have {averages}, as '{middle}' has, but '{first}' has none; leave '{first}' out, or give "
-        "`--raw` to average the weights themselves."
+        "`--raw` to average the trained weights."
     )
     # The average has the record of the run, so its card names the languages and the licence of the data.
     assert (tmp_path / "last" / "recipe.yaml").read_bytes() == (folder / "recipe.yaml").read_bytes()

@@ -43,9 +43,9 @@ from .explanation import (
 from .recording import CandidateRecorder, ProcessorRecorder
 
 # The runners-up of a target word are the most probable other words in its place. Find at most
-# `NUM_RUNNERS_UP` other words for each target word. Multiply the probabilities of the tokens of another word,
-# up to the first token that differs from the target word. Ignore the other word if the product is below
-# `LEAST_PROBABILITY`.
+# `NUM_RUNNERS_UP` other words for each target word. For each other word, multiply the probabilities of its
+# tokens, up to the first token that differs from the target word. Ignore another word if the product of the
+# probabilities is below `LEAST_PROBABILITY`.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 
@@ -214,12 +214,12 @@ class _Explainer:
         of all tokens of the vocabulary at each position.
         """
         changes = [self._changes(word, best, own, log_probs) for word in target.words]
-        # Maps the text of each runner-up of a target word to the runner-up.
+        # One dict for each target word: maps the text of each runner-up to its `RunnerUp`.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
         # Different token changes can lead to the same runner-up. Beam searches take most of the time of an
         # explanation. Therefore first run beam searches only for the `NUM_RUNNERS_UP` most probable token
-        # changes of each target word. Search with the less probable token changes only for target words that
-        # still have fewer than `NUM_RUNNERS_UP` runners-up.
+        # changes of each target word. Then search with the remaining token changes, but only for target words
+        # with fewer than `NUM_RUNNERS_UP` runners-up.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):
@@ -256,7 +256,8 @@ class _Explainer:
                 if token != best.token_ids[position] and token not in excluded:
                     changes.append((before + value, position, token))
         probable = [change for change in changes if change[0] >= math.log(LEAST_PROBABILITY)]
-        # Keep more token changes than runners-up, because several changes can lead to the same word.
+        # Return more than `NUM_RUNNERS_UP` token changes, because several token changes can lead to the same
+        # runner-up.
         probable = sorted(probable, reverse=True)[: NUM_RUNNERS_UP + 2]
         return [(position, token) for _, position, token in probable]
 
@@ -281,8 +282,8 @@ class _Explainer:
     def _runner_up(
         self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
     ) -> RunnerUp:
-        """Return the runner-up: the word of `translation` that contains the token with the index `start`.
-        `translation` is the best translation with the token change `change`.
+        """Return a `RunnerUp` for the word of `translation` that contains the token with the index `start`.
+        `change` is (position, token), and `translation` is the best translation with `token` at `position`.
         """
         position, token = change
         token_ids = translation.token_ids or []
@@ -290,7 +291,7 @@ class _Explainer:
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
         # If the changed token begins the word after the runner-up, the changed token determines where the
-        # runner-up ends. Therefore multiply the runner-up's probability by the probability of the changed
+        # runner-up ends. Therefore the probability of the runner-up includes the probability of the changed
         # token.
         stop = max(word.stop, position + 1)
         return RunnerUp(

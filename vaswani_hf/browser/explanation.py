@@ -22,8 +22,7 @@ import torch
 
 from ..model.text_rules_vaswani import token_texts
 
-# The maximum size of a page in bytes, and the estimated size in bytes of a page without its attention
-# weights.
+# In bytes: the maximum size of a page, and the estimated size of a page without its attention weights.
 MAX_PAGE_SIZE = 1_500_000
 _OTHER_BYTES = 400_000
 # Attention weights are stored as integers from 0 to this number. The largest rounding error is
@@ -112,18 +111,17 @@ class Node:
         state (str): "beam" if the hypothesis became one of the K beams. "finished" if the hypothesis ended at
             this node, with an end token or at the length limit, and was among the K best candidates of its
             step. Otherwise "dropped".
-        left (int or None): The step at which the search dropped the last hypothesis that contains this node.
-            None if at least one hypothesis that contains this node has finished, or is one of the K beams
-            after the last step.
+        left (int or None): The last step at which the search dropped a hypothesis that contains this node.
+            None if a hypothesis that contains this node has finished, or is still a beam after the last step.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
-            child node is its `log_prob` / t, minus the normalizer for t. None if the search did not extend
-            the hypothesis that ends with this node.
+            child node is its `log_prob` / t, minus the normalizer for t. `normalizers` is None if the search
+            did not extend the hypothesis that ends with this node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
-            by `coverage_penalty`. The coverage term includes the attention weights with which the model
-            predicts the children of this node. Therefore the score of a hypothesis uses the coverage term of
-            the second-to-last node. `coverage` is None without a coverage penalty, or if the search did not
-            extend the hypothesis.
+            by `coverage_penalty`. The coverage term of a node includes the attention weights of the step that
+            predicts the children of the node. Therefore the score of a hypothesis uses the coverage term of
+            the second-to-last node of the hypothesis. `coverage` is None if the search has no coverage
+            penalty, or if the search did not extend the hypothesis that ends with this node.
     """
 
     parent: int
@@ -165,8 +163,8 @@ class SearchRecord:
     - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
       than the score of the finished hypothesis with the rank `num_counted`. The score of the best unfinished
       beam is computed without the coverage term. If `considers_all_lengths` is True and `length_penalty` is
-      positive, the length penalty of the unfinished beam is computed for the maximum length `limit`.
-      Otherwise the length penalty is computed for the current number of tokens in the unfinished beam.
+      positive, the length penalty of the best unfinished beam is computed for the maximum length `limit`. In
+      all other cases, the length penalty of the unfinished beam is computed for the current number of tokens.
 
     Attributes:
         num_beams (int): K, the number of beams.
@@ -174,10 +172,11 @@ class SearchRecord:
         length_penalty_type (str): "gnmt" or "power".
         coverage_penalty (float): The factor of the coverage term of the score.
         limit (int): The maximum length of a hypothesis, in generated tokens.
-        num_counted (int): The rank of the finished hypothesis that the search compares with the best
-            unfinished beam, see above.
+        num_counted (int): The rank of a finished hypothesis. The search compares the score of this hypothesis
+            with the score of the best unfinished beam.
         considers_all_lengths (bool): True if the rule that ends the search computes the length penalty of
-            unfinished beams for the maximum length `limit`, see above.
+            unfinished beams for the maximum length `limit` (see above). If False, the rule uses the current
+            length of each beam.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
         num_candidates (int): The number of best continuations that each step considers, at least
             `2 * num_beams`.
@@ -215,7 +214,8 @@ class RunnerUp:
         probability (float): The product of the probabilities of the tokens of `text`, after the same
             preceding tokens as in the translation. If `token` begins the word after the runner-up,
             `probability` also includes the probability of `token`.
-        position (int): The index in `Explanation.target` of the first token that differs from the runner-up.
+        position (int): The index in `Explanation.target` of the first token at which the runner-up differs
+            from the translation.
         token (int): The id of the token that replaces the token of the translation at `position`.
         translation (str): The best translation that begins with the tokens before `position`, followed by
             `token`.
@@ -287,8 +287,8 @@ class Explanation:
         return _json_of(self)
 
     def too_large(self, page_size: int) -> str:
-        """Return the error message for a page that is too large (`page_size` bytes), because of a long text,
-        many beams or both.
+        """Return the error message for a page of `page_size` bytes, which is too large. The message says
+        whether a shorter text or fewer beams can help.
         """
         num_source = len(self.source.tokens)
         num_target = len(self.target.tokens)

@@ -36,8 +36,8 @@ class TreeRecorder:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        # For each node, the sum of the log-probabilities of the tokens from the root to the node, in float32
-        # as in the search, so that sums that are equal in the search are also equal in the record.
+        # For each node, the sum of the log-probabilities of the tokens from the root to the node. The sums
+        # are in float32 as in the search, so that equal sums in the search are also equal in the record.
         self.sums: list[np.float32] = []
         self._node_of: dict[tuple[int, ...], int] = {}
 
@@ -123,8 +123,8 @@ class TreeRecorder:
                     self.nodes[index].state = "finished"
                     finished.append(index)
             if step == last_step:
-                # `record_step` finds the beams of a step only when the next step starts. No step follows the
-                # last step, so set the state of its beams here.
+                # `record_step` finds the beams of a step only when the next step starts. After the last step,
+                # no step starts. Therefore set the state of the last step's beams here.
                 for index in [i for i in candidates if i not in ended][:num_beams]:
                     self.nodes[index].state = "beam"
         self._set_left(last_step)

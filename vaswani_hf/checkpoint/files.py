@@ -28,9 +28,9 @@ INDEX_FILE = "model.safetensors.index.json"
 # a model, transformers adds the adapter to the model.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# The files of a checkpoint without which the model cannot run. `MODEL_FILES` does not contain the code, the
-# model card and the recipe. A pattern must not match files that a user has added. `MODEL_FILES` has `?`
-# instead of `*`, because on the Hub `*` also matches a slash.
+# The files of a checkpoint without which the model cannot run. The patterns in `MODEL_FILES` do not match the
+# Python files, the model card and the recipe of a checkpoint. A pattern must not match files that a user has
+# added. `MODEL_FILES` has `?` instead of `*`, because on the Hub `*` also matches a slash.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-?????-of-?????.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
@@ -143,7 +143,7 @@ class DamagedFileError(ValueError):
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
-    """Return the names of the weight files. If there are several weight files, the last name is the name of
+    """Return the names of the weight files. If there are several weight files, the list ends with the name of
     the index file.
     """
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
@@ -217,7 +217,7 @@ def new_folder(output: Path) -> Iterator[Path]:
                 f"`output` must be a new or empty folder, but '{named}' exists and is not an empty folder; "
                 "give another name."
             )
-        # Use a random name for the temporary folder, because two processes may create `output` at the same
+        # Use a random name for the temporary folder, because two processes can create `output` at the same
         # time on a file system without locks.
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}{_UNFINISHED}"
         try:
@@ -235,7 +235,7 @@ def _is_empty(folder: Path) -> bool:
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # At the end of this block, `locked_run` deletes the lock file that the killed run has left.
+            # At the end of the `with` block, `locked_run` deletes the lock file that the killed run has left.
             pass
     return True
 
@@ -269,8 +269,8 @@ class WriteError(OSError):
 
 @contextlib.contextmanager
 def explain_write_errors(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Context manager that converts an error of a full or broken disk to a `WriteError` that names the
-    folder, because the error messages of other libraries may not name the folder.
+    """Context manager that converts an error of a full or broken disk to a `WriteError`. The `WriteError`
+    names the folder, because error messages of other libraries can omit the folder.
     """
     try:
         yield

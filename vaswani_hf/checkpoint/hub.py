@@ -111,7 +111,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 def hub_error(error: BaseException) -> HubError | None:
     """Return a `HubError` that explains an error in one sentence, or None for an error of another kind."""
-    # The message of an `InvalidValueError` already explains the error.
+    # Return None for an `InvalidValueError`, because its message already explains the error.
     if isinstance(error, InvalidValueError) and not isinstance(error, HubError):
         return None
     chain = _chain(error)
@@ -124,7 +124,9 @@ def hub_error(error: BaseException) -> HubError | None:
 
 
 def _kind_of(chain: list[BaseException]) -> type[HubError]:
-    """Return the class of the `HubError` for an exception and its causes (`chain`)."""
+    """Return the class of the `HubError` that explains an exception. `chain` contains the exception and its
+    causes.
+    """
     if any(map(_is_invalid_value, chain)):
         return InvalidHubValueError
     return UnreachableHubError if any(map(_is_unreachable, chain)) else HubError
@@ -137,7 +139,7 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def _http_kinds(error: BaseException) -> set[str]:
-    """Return the names of the exception's class and base classes, but only of classes from an HTTP library."""
+    """Return the names of the exception's class and base classes that an HTTP library defines."""
     return {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith(_HTTP_LIBRARIES)}
 
 
@@ -148,7 +150,7 @@ def _is_invalid_value(error: BaseException) -> bool:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Explain any exception in one sentence, without access tokens."""
+    """Return a sentence that explains any exception. Access tokens are removed from the sentence."""
     return _on_one_line(str(hub_error(error) or error)) or type(error).__name__
 
 

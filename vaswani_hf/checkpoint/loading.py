@@ -36,8 +36,8 @@ from .tokenizers import read_json_object
 
 # Matches the name of a repository: user/name or user/name@revision.
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
-# Matches the name of a file in the cache of huggingface_hub: the SHA-1 hash of git for a small file, or the
-# SHA-256 hash for a large file.
+# Matches a file name in the cache of huggingface_hub: git's SHA-1 hash of a small file, or the SHA-256 hash
+# of a large file.
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -93,7 +93,7 @@ def checkpoint_folder(
         with explained():
             folder = Path(with_retries(snapshot_download, repo_id, **hub_kwargs))
     except UnreachableHubError as error:
-        # Mention local folders too, because `name` may be the misspelled name of a local folder.
+        # Mention local folders too, because `name` is perhaps the misspelled name of a local folder.
         raise InvalidHubValueError(
             f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder "
             f"'{name}' here{_nearest_folder(Path(name))}, and {error}"
@@ -166,7 +166,9 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
 
 
 def refuse_load_faults(report: dict[str, Any], name: str | os.PathLike) -> None:
-    """Raise an error that lists the weights in the report of `load_with_report`, if there are any."""
+    """If the report of `load_with_report` contains missing, unexpected or misshaped weights, raise an error
+    that lists these weights.
+    """
     faults = [
         *_fault(report["missing_keys"], "missing"),
         *_fault(report["unexpected_keys"], "unexpected"),

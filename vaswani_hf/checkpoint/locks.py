@@ -7,8 +7,8 @@ processes. The lock file contains the process ID and the machine of the process 
 lock deletes its file.
 
 The lock file of a run is `.lock` inside the output folder of the run, so that the lock still works if the
-folder is renamed, or if another process uses another path to the folder. The lock file of an output is
-`.NAME.lock` next to the output, because the output may not exist yet.
+folder is renamed, or if another process uses another path to the folder. The lock file of an output NAME is
+`.NAME.lock` in the same folder, because NAME perhaps does not exist yet.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ LOCK_FILE = ".lock"
 SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-# The file descriptors of the lock files and of the run folders that this process keeps open. A forked
-# process, such as a data worker, closes its copies of the file descriptors. Otherwise the lock would remain
-# if the parent process ends before the data worker.
+# The file descriptors that this process keeps open: the descriptors of lock files and of run folders. A
+# forked process, such as a data worker, closes its copies of the file descriptors. Otherwise the lock would
+# remain if the parent process ends before the data worker.
 _DESCRIPTORS: set[int] = set()
 # Maps the absolute path of each locked run folder to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}
@@ -72,7 +72,9 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Create and lock a run folder. Try again if another process deletes the folder before it is locked."""
+    """Create and lock a run folder. If another process deletes the folder before this process has locked the
+    folder, try again.
+    """
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
         try:
@@ -80,8 +82,8 @@ def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -
             stack.enter_context(_locked(folder / LOCK_FILE, sentence))
             return
         except FileExistsError:
-            # `mkdir` raises this error if the folder is deleted during the call, or if `folder` is a link to
-            # a missing folder.
+            # `mkdir` raises FileExistsError if the folder is deleted during the call, or if `folder` is a
+            # link to a missing folder.
             if time.monotonic() > end:
                 raise
         except FileNotFoundError:
@@ -187,7 +189,7 @@ def _acquire(path: Path, sentence: str) -> int | None:
 
 
 def _open(path: Path, access: int) -> int | None:
-    """Open or create a lock file. Return None if the user may not create files in the folder."""
+    """Open or create a lock file. Return None if the user has no permission to create files in the folder."""
     try:
         return os.open(path, access | os.O_CREAT, 0o666)
     except OSError as error:
@@ -209,7 +211,9 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the opened lock file still exists at its path. An earlier holder can delete the file."""
+    """Return True if the opened lock file still exists at its path. A process that had the lock before can
+    delete the lock file.
+    """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:

@@ -22,7 +22,8 @@ def write_manifest(
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # After a power failure, the disk could otherwise contain the manifest without the files.
+        # Flush the files to the disk. Otherwise, after a power failure, the disk could contain the manifest
+        # without the files.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -41,8 +42,8 @@ def _with_hash(content: dict[str, Any]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder, without the manifest's own hash (the entry "sha256"). Raise a
-    ValueError if the hash is wrong.
+    """Return the content of a folder's manifest, without the key "sha256", which holds the hash of the
+    manifest. Raise a ValueError if the hash is wrong.
     """
     text = (folder / MANIFEST_FILE).read_bytes()
     content = json.loads(text)
@@ -54,7 +55,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def describe(file: Path | bytes) -> dict[str, Any]:
-    """Return the `size` in bytes and the `sha256` of a file. `file` is a path, or the content of the file."""
+    """Return the `size` in bytes and the `sha256` of a file. `file` is the path of the file, or its content
+    as bytes.
+    """
     if isinstance(file, bytes):
         return {"size": len(file), "sha256": hashlib.sha256(file).hexdigest()}
     with file.open("rb") as opened:
@@ -62,7 +65,9 @@ def describe(file: Path | bytes) -> dict[str, Any]:
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:
-    """Return the additional entries of a manifest: the argument `facts` of `write_manifest`."""
+    """Return the entries of a manifest except `files`. `write_manifest` received these entries as the
+    argument `facts`.
+    """
     return {name: value for name, value in read_manifest(folder).items() if name != "files"}
 
 

@@ -1,7 +1,8 @@
 """Declares, reads and writes results.json, the file with the scores and the cost of a training.
 
-`Results` declares all keys of the file. To add a key, add a field to `Results` or to the class of a nested
-object, such as `TrainingRecord`, and set the field, for example in `_results_of_run` (training/run.py).
+`Results` declares all keys of results.json. To add a key, add a field to `Results` or to the class of a
+nested object, such as `TrainingRecord`, and set the field, for example in `_results_of_run`
+(training/run.py).
 """
 
 import json
@@ -40,7 +41,8 @@ class TrainingRecord(Record):
     epochs: float | None = None
     target_tokens: int | None = None
     seconds: float | None = None
-    # For a resumed run, `hardware` and `versions` are those after the interruption.
+    # For a resumed run, `hardware` and `versions` describe the machine and the libraries after the
+    # interruption.
     resumed_at_step: int | None = None
     hardware: str | None = None
     processes: int | None = None
@@ -56,7 +58,9 @@ class TrainingRecord(Record):
 
 
 class ScoresRecord(Record):
-    """The scores on the test split that the model card shows. A task can return more scores."""
+    """The scores on the test split that the model card shows. A task can also return scores that have no
+    field in this class.
+    """
 
     bleu: float | None = None
     chrf: float | None = None
@@ -132,16 +136,16 @@ class Results(Record):
     examples: list[ExampleRecord] | None = None
     # The search settings that produced the scores, such as `num_beams`.
     decoding: dict[str, Any] | None = None
-    # Maps recipe keys such as "training.max_steps" to the values of the finished run. If a user changes one
-    # of the values in the recipe, the finished run continues. None if the scoring was interrupted, so that
-    # the run is not finished.
+    # Maps recipe keys such as "training.max_steps" to the values of the finished run. If a user changes the
+    # value of a recorded key in the recipe, the finished run continues. `finished_with` is None if the
+    # scoring was interrupted: the run is then not finished.
     finished_with: dict[str, Any] | None = {}
     data: DataRecord | None = None
-    # Maps the name of each split to the number of kept examples, and to the number of removed examples for
-    # each reason.
+    # Maps the name of each split to a dict. The dict contains the number of kept examples, and the number of
+    # removed examples for each reason.
     corpus: dict[str, dict[str, int]] | None = None
     origin: OriginRecord | None = None
-    # The names of the checkpoints whose average is the model.
+    # For a model from `vaswani average`, the names of the averaged checkpoints.
     average_of: list[str] | None = None
     # True if the weights of a pushed pipeline differ from the weights that the training run has evaluated.
     weights_changed: bool | None = None
@@ -163,7 +167,9 @@ def read_results(folder: Path) -> Results:
 
 
 def validate_record(kind: type[AnyRecord], content: dict[str, Any], path: Path, command: str) -> AnyRecord:
-    """Create a record from the content of the file `path`. The command `command` writes the file."""
+    """Create a record from the content of the file `path`. `command` is the name of the command that writes
+    the file.
+    """
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -174,7 +180,7 @@ def validate_record(kind: type[AnyRecord], content: dict[str, Any], path: Path, 
 
 
 def check_scores(folder: Path, test: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Raise an error if results.json has the score `names[0]`, but lacks another score in `names`."""
+    """Raise an error if results.json has the first score in `names`, but lacks another score in `names`."""
     if not names or test.get(names[0]) is None:
         return
     for name in names:

@@ -19,8 +19,8 @@ from .files import TOKENIZER_FILES, DamagedFileError
 TREE_MARK = "makes_trees"
 # The key of tokenizer_config.json that marks a tokenizer of another library.
 IMPORTED_MARK = "is_imported"
-# The key of the target tokenizer's tokenizer_config.json that is true if the source tokenizer and the target
-# tokenizer give each token the same id.
+# A key in the target tokenizer's tokenizer_config.json. The value is true if the source tokenizer and the
+# target tokenizer give each token the same id.
 SHARED_IDS_MARK = "shared_vocabulary"
 
 # The source tokenizer and the target tokenizer. If the model has a joint vocabulary, the source tokenizer and

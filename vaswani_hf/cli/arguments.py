@@ -29,7 +29,9 @@ class Command(NamedTuple):
 
 
 def parse_words(name: str, command: Command, words: list[str]) -> tuple[dict[str, Any], int]:
-    """Return the values by field name, and the verbosity (-1 for `--quiet`, 1 for `--verbose`, else 0)."""
+    """Return a dict from field names to values, and the verbosity (-1 for `--quiet`, 1 for `--verbose`, else
+    0).
+    """
     field_of_recipe_keys = command.options.field_of_recipe_keys()
     parser = make_parser(name, command)
     keys = {} if field_of_recipe_keys is None else recipe_keys()

@@ -52,7 +52,7 @@ class DistillOptions(_SearchFields, EngineOptions, WorkerOptions, RecipeOptions)
         check_different("--teacher", self.teacher)
         if self.engine == "ctranslate2" and len(self.teacher) > 1:
             raise InvalidValueError(
-                "`--teacher` must be one model with `--engine ctranslate2`, which has no ensembles, but is "
+                "`--teacher` must be one model if `--engine` is ctranslate2, which has no ensembles, but is "
                 f"{len(self.teacher)} models; give one model."
             )
         if not self.output.endswith(".jsonl"):

@@ -30,8 +30,8 @@ _REMEDY = "free disk space and run the command again with another name"
 _TRANSLATING = ("quantization", *SEARCH, *LANGUAGES, "repetition_guard")
 _SCORING = ("tokenize", "lowercase", "split_compounds")
 _READ_BY_ALL = ("model", "revision", "code", "device", "dtype", "as_json")
-# Options that have no effect if every system is a file of translations. As an exception, `--comet` uses
-# `--device`.
+# Options that have no effect if every system is a file of translations. An exception is `--device` with
+# `--comet`, because COMET computes on the device.
 _OF_MODELS = ("output", "device", "dtype", *_TRANSLATING)
 _SearchFields: Any = translation_options(*SEARCH, *LANGUAGES, "repetition_guard")
 
@@ -88,7 +88,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
 
     @property
     def model_name(self) -> str:
-        """`model`, or `model@revision` if `--revision` is given."""
+        """The name of the model: `model`, or `model@revision` with `--revision`."""
         return str(self.model) if self.revision is None else f"{self.model}@{self.revision}"
 
     @property
@@ -115,7 +115,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             raise InvalidValueError(f"`--{name}` has no effect with {chosen}; leave `--{name}` out.")
 
     def _refuse_options_of_models(self) -> None:
-        """Raise an error for an option that only models use, if every system is a file."""
+        """If all systems are files, raise an error for an option that has an effect only on models."""
         if self.systems and all(map(_is_file, self.systems)):
             read_by_comet = {"device"} if self.comet else set()
             unread = self.model_fields_set & {*_OF_MODELS} - read_by_comet
@@ -207,7 +207,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
         for name in filter(_is_file, systems):
             inputs[f"--compare {name}" if self.compare else "model"] = name
-        # Check standard output (None) too, because a user can redirect standard output to an input file.
+        # Also check standard output (the output None), because a user can redirect standard output to an
+        # input file.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)
 
@@ -363,8 +364,8 @@ def _try_comet(options: EvaluateOptions, systems: "list[System]", test_set: "Tes
 
 
 def _metrics(scoring: _Scoring, system: str) -> tuple[Mapping[str, str], Callable[..., dict[str, Any]]]:
-    """Return the titles of the scores, and the function that computes the scores. Without a recipe, or with
-    `--split_compounds`, use the scores of translation, otherwise the scores of the recipe's task.
+    """Return the titles of the scores, and the function that computes the scores. By default, use the scores
+    of the recipe's task. Without a recipe, or with `--split_compounds`, use the scores of translation.
     """
     from ..evaluation.bleu import score_translations
     from ..tasks import TASKS
@@ -402,7 +403,9 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
 
 
 class _Kind(NamedTuple):
-    """A kind of evaluation. The kind has the options `reads` in addition to the options in `_READ_BY_ALL`."""
+    """A kind of evaluation. `reads` contains the names of the options that the kind reads in addition to
+    `_READ_BY_ALL`.
+    """
 
     reads: tuple[str, ...]
     check: Callable[[EvaluateOptions], None]

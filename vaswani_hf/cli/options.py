@@ -102,8 +102,9 @@ def on_command_line(
     description: str | None = None,
     **settings: Unpack[CommandLine],
 ) -> Any:
-    """Declare a field of an options class with its option on the command line. `gt` is an exclusive limit.
-    `description` replaces the string below the field as help text.
+    """Declare a field of an options class with its option on the command line. `gt` is an exclusive limit. By
+    default, the help text is the string literal below the field. `description` is a help text that replaces
+    this string.
     """
     return field_with_facts(default, settings, gt=gt, ge=ge, le=le, description=description)
 
@@ -154,8 +155,8 @@ class _CheckedOptions(Options):
         return {name: value for name, value in values.items() if value is not None}
 
 
-# Maps an option to the text about its default in the help, if the default is not simply the value in the
-# checkpoint.
+# Maps an option to the help text about its default. Contains only options whose default is not simply the
+# value in the checkpoint.
 _OTHER_DEFAULTS = {
     "num_beams": "the number in generation_config.json of the checkpoint, or 4 if the file has no number"
 }
@@ -215,7 +216,7 @@ class ModelOptions(CodeOptions):
 
     @property
     def model_name(self) -> str:
-        """`model`, or `model@revision` if `--revision` is given."""
+        """The name of the model: `model`, or `model@revision` with `--revision`."""
         return self.model if self.revision is None else f"{self.model}@{self.revision}"
 
 
@@ -262,7 +263,9 @@ class InferenceOptions(ComputingOptions):
 
     @property
     def imports_quickly(self) -> bool:
-        """False with `--quantization`, because torchao imports the slow parts of PyTorch anyway."""
+        """True if `--quantization` is not given. With `--quantization`, torchao imports the slow parts of
+        PyTorch anyway.
+        """
         return self.quantization is None
 
 

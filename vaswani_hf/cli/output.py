@@ -13,7 +13,7 @@ from ..model.errors_vaswani import InvalidValueError
 
 
 class OutputError(OSError):
-    """Raised if an output cannot be written. The message includes a remedy."""
+    """Raised if an output cannot be written. The error message says what the user can do."""
 
 
 class LineOutput:

@@ -6,7 +6,7 @@ from ..model.errors_vaswani import InvalidValueError
 
 
 class TestSet(NamedTuple):
-    """The texts of a test set, and its name for messages."""
+    """The texts of a test set, and the name of the test set in messages."""
 
     sources: list[str]
     references: list[str]
@@ -14,8 +14,8 @@ class TestSet(NamedTuple):
 
 
 def recorded_test_set(recipe: Any, option: str, remedy: str) -> TestSet:
-    """Return the test split of a recipe. If the split cannot be read, the error message asks for `option`,
-    and ends with `remedy`.
+    """Return the test split of a recipe. If the split cannot be read, the error message tells the user to
+    give the option `option`, and ends with the text `remedy`.
     """
     from ..data.held_out import hold_out
     from ..data.splits import explain_split_errors

@@ -13,7 +13,8 @@ _LONGEST = 600
 
 def report(error: Exception, is_output_lost: bool) -> int:
     """Print the error (with the traceback for `-v` or VASWANI_TRACEBACK=1), and return the exit code."""
-    # Only a command with an error waits for the import of huggingface_hub.
+    # Import `checkpoint.hub` here, so that only a command with an error waits for the import of
+    # huggingface_hub.
     from ..checkpoint.hub import hub_error, sentence_of
 
     logger = logging.getLogger("vaswani_hf")
@@ -24,8 +25,8 @@ def report(error: Exception, is_output_lost: bool) -> int:
     if isinstance(error, OSError) and error.strerror:
         message = _system_error_message(error, is_output_lost)
     elif not isinstance(error, ValueError | OSError) and not hasattr(error, "exit_code"):
-        # Messages of other libraries may be unclear without the name of the exception class. Only exception
-        # classes of this package have the attribute `exit_code`.
+        # An error message of another library can be unclear without the name of the exception class. Only
+        # exception classes of this package have the attribute `exit_code`.
         message = f"{type(error).__name__}: {message}"
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]} … (-v shows all)"
@@ -37,7 +38,7 @@ def _system_error_message(error: OSError, is_output_lost: bool) -> str:
     """Return a message for an OSError. Python's own message for an OSError can omit the file name."""
     name = f"'{error.filename}'" if error.filename else "A file"
     if error.errno == errno.ENOSPC and error.filename2:
-        # `shutil.copyfile` stores its target file, which is on the full disk, in `error.filename2`.
+        # The target file of `shutil.copyfile` is on the full disk, and its name is in `error.filename2`.
         name = f"'{error.filename2}'"
     if is_output_lost:
         name = "Standard output"

@@ -6,8 +6,9 @@ import sys
 
 
 def open_closed_streams() -> None:
-    """Open the null device for each closed standard stream. Otherwise, the next file that Python opens would
-    get the file descriptor of the stream, and messages to the stream would be written into the file.
+    """Open the null device for each closed standard stream. If a stream stayed closed, the next file that
+    Python opens would get the file descriptor of the stream. Messages to the stream would then be written
+    into the file.
     """
     for number in range(3):
         try:

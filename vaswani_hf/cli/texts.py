@@ -147,7 +147,7 @@ def translate_texts(
 
 def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
     line = translation if isinstance(translation, str) else translation.text
-    # The output must have one line for each input line, but the text in a JSON line may contain line breaks.
+    # The output must have one line for each input line, but the text in a JSON line can contain line breaks.
     line = line if options.text is not None else line.replace("\n", " ")
     return line.encode("utf-8", errors="replace") + b"\n"
 

@@ -23,8 +23,8 @@ def limit_spinning(environment: MutableMapping[str, str]) -> None:
 
 
 class ProcessorTimes(NamedTuple):
-    """Processor times in seconds, summed over all cores: the total time and the idle time since the start of
-    the machine, and the time that this process has used.
+    """Processor times in seconds, summed over all cores. `total` and `idle` are counted from the start of the
+    machine. `own` is the time that this process has used.
     """
 
     total: float

@@ -87,7 +87,7 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
 
     @property
     def is_document(self) -> bool:
-        """True if the whole input is one document with markup."""
+        """True if the input is a single document with markup, such as HTML, instead of separate lines."""
         return self.input_format not in {"text", "json"}
 
     @model_validator(mode="after")
@@ -117,8 +117,8 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
 
     @property
     def writes_json(self) -> bool:
-        """True with `--json`, or if a text has several translations. A line of plain text can contain only
-        one translation.
+        """True if the command writes JSON: with `--json`, or with several translations for each text. A line
+        of plain text can contain only one translation.
         """
         return self.as_json or (self.num_return_sequences or 1) > 1
 

@@ -48,7 +48,8 @@ _PIECES = "sentencepiece.model"
 _METADATA = "metadata.json"
 _SOURCE_VOCABULARY = "source_vocabulary.json"
 _TARGET_VOCABULARY = "target_vocabulary.json"
-# The number and the length of the random texts on which the export compares the two tokenizers.
+# The number and the length of random texts. The export checks that the SentencePiece model and the tokenizer
+# split these texts into the same tokens.
 _NUM_TEXTS = 300
 _NUM_TOKENS = 12
 

@@ -170,7 +170,8 @@ class _Certification:
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
             # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.
-            # Always use "never" for such a search, so that the same search is measured only once.
+            # If `early_stopping` False and "never" give the same search, always use "never", so that the
+            # search is measured only once.
             search["early_stopping"] = "never"
         return search
 
@@ -226,15 +227,15 @@ class _Certification:
             return row
         checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
         start = time.perf_counter()
-        # An export keeps the dtype of the checkpoint, but the limits, such as `_LARGEST_SHARE`, were chosen
-        # for exports of float32 checkpoints.
+        # Convert the model to float32, because an export keeps the dtype, and limits such as `_LARGEST_SHARE`
+        # were chosen for float32.
         checkpoint.model.float()
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
             try:
                 entry.expressible.refuse_others(checkpoint.model.config)
                 expected = self.expected(entry.engine.beam_search, entry.engine.search)
-                # Do not count the time in which the checkpoint translates.
+                # Do not count the time in which the checkpoint itself translates the test set.
                 start = time.perf_counter()
                 data = card_data(entry, self.folder)
                 write_model(entry, checkpoint, folder, quantization)
@@ -290,13 +291,13 @@ def _largest_difference(log_probs: list[list[float]], expected: list[list[float]
         if len(row) != len(own):
             raise ValueError(f"The engine returned {len(row)} log-probabilities for {len(own)} tokens.")
         largest.append((torch.tensor(row) - torch.tensor(own)).abs().max().item())
-    # Use the `max` of torch, because the `max` of Python may ignore a NaN.
+    # Use the `max` of torch, because the `max` of Python can ignore a NaN.
     return torch.tensor(largest).max().item()
 
 
 def _exceeded_limit(row: CertificateRow, own: CertificateRow) -> str:
-    """Describe the first limit that an exported model exceeds. Return an empty string if the model exceeds no
-    limit.
+    """Describe the first limit that an exported model exceeds. Return an empty string if the exported model
+    is within all limits.
     """
     share = row.changed / row.sentences
     loss = own.bleu - row.bleu

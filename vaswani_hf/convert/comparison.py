@@ -21,8 +21,9 @@ _TARGET_LENGTHS = (11, 6, 2)
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Return three random sentence pairs of different lengths, the same pairs in each call: `input_ids` and
-    `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B, T], all int64.
+    """Return three random sentence pairs of different lengths as int64 tensors: `input_ids` and
+    `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B, T]. Each call returns the
+    same pairs.
     """
     generator = torch.Generator().manual_seed(0)
     source = _rows(

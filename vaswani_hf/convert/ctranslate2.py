@@ -73,7 +73,7 @@ class VaswaniLoader(BartLoader):
             activation=activation,
         )
         # Change `pre_norm` after the constructor, because the constructor creates the final LayerNorm only if
-        # `pre_norm` is True. CTranslate2 applies an existing final LayerNorm for both values of `pre_norm`.
+        # `pre_norm` is True. CTranslate2 applies the final LayerNorm of a stack even if `pre_norm` is False.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
         # Make CTranslate2 return the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
@@ -142,7 +142,7 @@ def export_ctranslate2(
         (torch.tensor(row) - expected[range(len(ids)), [*ids[1:], eos]]).abs().max().item()
         for row, expected, ids in zip(scores, log_probs, target_ids, strict=True)
     ]
-    # Python's `max` may ignore a NaN.
+    # Python's `max` can ignore a NaN, but the `max` of a tensor does not.
     largest = torch.tensor(differences).max().item()
     return report(
         "log-probabilities of CTranslate2", largest, TOLERANCE if quantization in (None, "float32") else None
@@ -156,7 +156,9 @@ def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
 
 
 def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
-    """Return the decoder's start token of the generation config, or else of the model's config."""
+    """Return the id of the decoder's start token. The id in the generation config has precedence over the id
+    in the model's config.
+    """
     starts = (decoder_start_token_id(config) for config in (model.generation_config, model.config))
     return next((token_id for token_id in starts if token_id is not None), 0)
 
@@ -164,8 +166,8 @@ def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
 def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers) -> None:
     config: Any = model.config
     source, target = (
-        # A vocabulary of CTranslate2 must have as many tokens as the embedding has rows. The tokenizer can
-        # have more or fewer tokens.
+        # A vocabulary of CTranslate2 must have as many tokens as the embedding has rows. The tokenizer of a
+        # checkpoint can have more or fewer tokens than the embedding has rows.
         [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
         for tokenizer, size in zip(tokenizers, (config.vocab_size, config.decoder_vocab_size), strict=True)
     )

@@ -1,5 +1,5 @@
-"""Defines which configs CTranslate2 supports. This file does not import CTranslate2, because CTranslate2 may
-not be installed.
+"""Defines which configs CTranslate2 supports. This file does not import CTranslate2, because CTranslate2 is
+perhaps not installed.
 """
 
 from ..model.extension_vaswani import POSITION_ENCODINGS

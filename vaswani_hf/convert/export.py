@@ -74,9 +74,9 @@ def export(
         quantization (str, optional): The dtype of the stored weights, such as "int8". The default is "int8"
             for the format "html", and the dtype of the checkpoint for other formats. Some formats do not
             support quantization.
-        source_language (str, optional): The code of the source language, such as "en". Allowed only for
-            formats that store the languages. By default, the language is read from the recipe of the
-            checkpoint, or from the file that the import of the checkpoint has written.
+        source_language (str, optional): The code of the source language, such as "en". The argument is
+            allowed only for formats that store the languages. By default, the language is read from the
+            recipe of the checkpoint, or from the file that the import of the checkpoint has written.
         target_language (str, optional): The code of the target language, such as "de".
 
     Returns:
@@ -104,8 +104,8 @@ def export(
 
 @dataclass
 class LoadedCheckpoint:
-    """The folder of a checkpoint, the VaswaniForSeq2SeqLM in eval mode, and the tokenizers of the source and
-    the target (or None).
+    """The folder of a checkpoint, the VaswaniForSeq2SeqLM in eval mode, and the tokenizers. `tokenizers` is
+    None for a checkpoint without tokenizers.
     """
 
     folder: Path
@@ -170,8 +170,8 @@ def card_data(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> ModelCardData | None:
-    """Return the model card's metadata. The languages are the arguments, or else the checkpoint's languages.
-    Return None if exports in this format contain no metadata.
+    """Return the model card's metadata. Without the arguments for the languages, the metadata contains the
+    checkpoint's languages. Return None if exports in this format contain no metadata.
     """
     if entry.describe is None:
         return None

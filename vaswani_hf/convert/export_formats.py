@@ -1,5 +1,5 @@
-"""Defines `ExportFormat`; `Expressible`, the configs that a format supports; `Engine`, which runs an exported
-folder.
+"""Defines `ExportFormat`, the class `Expressible` for the configs that a format supports, and the class
+`Engine` that runs an exported folder.
 
 A file that defines a format imports the library of the format inside a function, because the library is
 perhaps not installed.
@@ -51,17 +51,19 @@ def one_of(name: str, values: Collection[Any], reason: str) -> Limit:
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
-    """Return the reason to refuse the config if the decoder has no start token, else None."""
+    """Return why the format refuses a decoder without a start token, or None if the decoder has a start
+    token.
+    """
     return "the decoder of the format needs a start token" if decoder_start_token_id(config) is None else None
 
 
 def needs_end_token(config: VaswaniConfig) -> str | None:
-    """Return the reason to refuse the config if the config has no end token, else None."""
+    """Return why the format refuses a config without an end token, or None if the config has an end token."""
     return "the search of the format needs an end token" if config.eos_token_id is None else None
 
 
 class NotExpressibleError(InvalidValueError):
-    """Raised if the chosen format cannot express a checkpoint, for example its config or its tokenizer."""
+    """Raised if the chosen format cannot express a part of a checkpoint, such as its config or its tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ class Expressible:
 
     Attributes:
         title (str): The name of the format in error messages.
-        fields (frozenset): The config fields for which the format supports every value. The fields in
-            `FIELDS_OF_TRAINING` can also have any value.
+        fields (frozenset): The config fields for which the format supports every value. Every format also
+            accepts any value of a field in `FIELDS_OF_TRAINING`.
         limits (Mapping): Maps the name of a field to a check of its value.
     """
 
@@ -108,8 +110,8 @@ def refuse_other_settings(config: GenerationConfig, supported: Collection[str], 
 
 
 class Export(Protocol):
-    """A function that writes a model into `folder`, and returns one line about the difference to the
-    checkpoint.
+    """A function that writes a model into `folder`. The function returns one line about the difference
+    between the written model and the checkpoint.
 
     `model` is a VaswaniForSeq2SeqLM in eval mode. `tokenizers` is None only if the format needs no
     tokenizers.
@@ -138,8 +140,8 @@ class Engine(ABC):
         beam_search (bool): False if the runtime supports only greedy search.
         search (dict): The fields of `SearchSettings` that the runtime does not support, with the values that
             replace the checkpoint's values.
-        installation (str, optional): The command that installs the runtime. None if an extra of this package,
-            with the name of the format, installs the runtime.
+        installation (str, optional): The command that installs the runtime. None if the runtime is installed
+            by an extra of this package that has the name of the format.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -198,7 +200,8 @@ class ExportFormat:
     """Describes an export format.
 
     Attributes:
-        name (str): The value of `--format`. The extra `name` in pyproject.toml installs `libraries`.
+        name (str): The value of `--format`. The extra with the same name in pyproject.toml installs the
+            modules in `libraries`.
         main_file (str): The name, or a pattern for the name, of a file that occurs only in exports of this
             format.
         library_name (str): The library that reads the format, for the model card.
@@ -212,8 +215,8 @@ class ExportFormat:
         keeps_records (bool): True if the export copies the recipe (without private paths) and
             calibration.json. `vaswani distill` reads the recipe, and `--min_confidence` needs
             calibration.json.
-        describe (function, optional): Writes the name, the languages and the licence, for example into a
-            model card.
+        describe (function, optional): Writes the name, the languages and the licence of the model into the
+            exported folder, for example into a model card.
         needs_languages (bool): True if the format stores the source language and the target language.
         certified (tuple): The values of `quantization` that `vaswani certify` measures.
         model_type (str, optional): The `model_type` in the config.json of the format, if there is one.

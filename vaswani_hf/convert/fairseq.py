@@ -53,7 +53,8 @@ _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BOS, _PAD, _EOS, _UNK = range(4)
 
 _NODES = ("AnyNode", "StringNode", "IntegerNode", "FloatNode", "BooleanNode")
-# fairseq's classes for the sections of its settings. OmegaConf objects refer to these classes by name.
+# The names of fairseq's settings classes, one class for each section of the settings. OmegaConf objects refer
+# to fairseq's classes by name.
 _SECTIONS = """
     CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
     GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
@@ -107,7 +108,8 @@ _REQUIRED: Requirements = {
 }
 
 
-# fairseq 0.12 stores copies of the encoder's weights for fast inference. Training does not update the copies.
+# fairseq 0.12 stores copies of the encoder's weights for fast inference, but training does not update the
+# copies.
 _COPIES = """
     in_proj_weight in_proj_bias out_proj_weight out_proj_bias fc1_weight fc1_bias fc2_weight fc2_bias
 """.split()
@@ -187,7 +189,9 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
 
 
 def _settings(loaded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the model and the task, named as fairseq's options with underscores."""
+    """Return the settings of the model and the task. Each key is the name of a fairseq option with
+    underscores, such as `encoder_layers`.
+    """
     if loaded.get("args") is not None:
         return _plain(loaded["args"])
     cfg = _plain(loaded.get("cfg"))

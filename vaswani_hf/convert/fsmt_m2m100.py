@@ -88,8 +88,9 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
 
 
 def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
-    """Return the tokenizers and notes for the user. The tokenizers are None if files or tokens are missing.
-    The tokenizers do not run Moses, because fast tokenizers do not support Moses.
+    """Return the tokenizers and notes for the user. The tokenizers are None if the checkpoint lacks a file,
+    or if a vocabulary lacks tokens of merges.txt. The tokenizers do not run Moses, because fast tokenizers do
+    not support Moses.
     """
     missing = [name for name in _FSMT_TOKENIZER_FILES if not (path / name).is_file()]
     if missing:
@@ -128,7 +129,8 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
     tokenizer, notes = _language_tokenizer(path)
     is_tied = model.config.tie_word_embeddings
     if not is_tied:
-        # Without tied weights, M2M100 has three separate embeddings and does not use the shared embedding.
+        # Without tied weights, M2M100 uses separate matrices in the encoder, the decoder and the output
+        # projection instead of the shared embedding.
         state.pop("model.shared.weight", None)
     return _imported(
         model,
@@ -145,7 +147,9 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
 
 
 def _language_tokenizer(path: Path) -> tuple[PreTrainedTokenizerFast | None, list[str]]:
-    """Return the tokenizer and notes for the user. The tokenizer is None if no fast tokenizer can be created."""
+    """Return the tokenizer, and a list of messages about the tokenizer for the user. The tokenizer is None if
+    no fast tokenizer can be created.
+    """
     settings: dict[str, Any] = {}
     if (path / TOKENIZER_FILES[1]).is_file():
         settings = read_json_object(path, TOKENIZER_FILES[1], path)

@@ -34,8 +34,8 @@ class HtmlEngine(Engine):
 
     def translations(self, texts: Sequence[str], **options: Any) -> list[list[dict[str, Any]]]:
         """Return for each text a list of translations, best first, as dicts with the fields of `Translation`.
-        `options` may contain arguments of `generate`, `target_prefix`, `must_contain`, `split_sentences` and
-        `repetition_guard`.
+        `options` can contain `target_prefix`, `must_contain`, `split_sentences`, `repetition_guard` and the
+        arguments of `generate`.
         """
         return self.run("translate", texts=list(texts), options=options)
 

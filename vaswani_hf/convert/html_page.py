@@ -54,7 +54,8 @@ from .html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
 from .simplify import SCALED_DOT_FIELDS, SCALED_DOT_LIMITS, with_scaled_dot
 
 _SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
-# The scripts of the module vaswani.mjs. Each script must come after the scripts that it imports.
+# The JavaScript files that the export joins to the module vaswani.mjs. Each script must come after the
+# scripts that it imports.
 _MODULE = (
     *("tokenizer.mjs", "options.mjs", "text_rules.mjs", "matrix.mjs", "model.mjs", "search.mjs"),
     *("phrases.mjs", "translator.mjs", "explain.mjs"),
@@ -95,8 +96,8 @@ def export_html(
     folder: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write the HTML page and the JavaScript module. With Node.js, compare the page with the model and the
-    tokenizers.
+    """Write the HTML page and the JavaScript module. If Node.js is installed, compare the outputs of the page
+    with the outputs of the model and the tokenizers.
     """
     assert tokenizers is not None
     generation = _generation_settings(model)
@@ -244,8 +245,8 @@ def _foreign_parts(file: dict[str, Any], split_special_tokens: bool) -> Iterator
 
 
 def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
-    """Return the steps of a tokenizer's normalizer or decoder as a list. `part` contains the settings of the
-    normalizer or decoder.
+    """Return the steps of a tokenizer's normalizer or decoder as a list. `part` is the JSON object of the
+    normalizer or the decoder.
     """
     if part is None:
         return []

@@ -31,7 +31,8 @@ class ReadOptions:
     """The options of an import. Each import format uses only some of the options.
 
     Attributes:
-        timescales (str, optional): The config field `position_timescales`. None: the format's own timescales.
+        timescales (str, optional): The config field `position_timescales`. If None, the import uses the
+            default timescales of the format.
         vocabularies (tuple): The paths of vocabulary files, for a checkpoint that neither contains nor names
             vocabulary files.
         config (Path, optional): A JSON or YAML file with settings that the checkpoint does not contain, such
@@ -49,13 +50,13 @@ class Imported:
 
     Attributes:
         config (VaswaniConfig): The config of the imported model.
-        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. For a tied weight, one of its
-            names is enough.
+        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. A tied weight needs to occur
+            under only one of its names.
         generation_config (GenerationConfig): The generation config with the search options of the checkpoint.
         tokenizers (tuple, optional): The source and the target tokenizer; the same object twice for a joint
             vocabulary. None if the checkpoint has no vocabularies.
-        facts (dict): "source_language", "target_language" and "license" for the model card, as in "data" of
-            results.json.
+        facts (dict): The languages and the licence for the model card, under the keys "source_language",
+            "target_language" and "license". The object "data" of results.json has the same keys.
         notes (list): Sentences about differences between the checkpoint and the imported model, for the user
             and for the model card.
         logits (Callable, optional): Computes logits with the library of the checkpoint (see `Logits`). None
@@ -109,8 +110,7 @@ class ImportFormat:
         files (tuple): Patterns of the files to download from a repository on the Hub.
         peer (str): The name of the library with which the import compares outputs, for messages.
         keeps (str): A text for the manual about the parts of a checkpoint that an import keeps.
-        loses (str): A text for the manual about the parts that an import loses, and about the checkpoints that
-            are refused.
+        loses (str): A text for the manual: what an import loses, and which checkpoints the import refuses.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
             package.
         options (tuple): The fields of `ReadOptions` that the format uses.
@@ -174,8 +174,8 @@ def require_known(field: str, value: Any, known: Collection[Any]) -> None:
         refuse(field, value, f"only {', '.join(known)} can be imported")
 
 
-# Maps a setting to the value (or a tuple of values) that can be imported, and to the reason why other values
-# cannot be imported.
+# Maps a setting to two values: the value (or the tuple of values) that can be imported, and the reason why
+# other values cannot be imported.
 Requirements = Mapping[str, tuple[Any, str]]
 
 
@@ -188,7 +188,7 @@ def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None
 
 
 def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
-    """Return the config field `norm_position`. `before` and `after` are the names of two settings. Each
+    """Return the config field `norm_position` from the two settings with the names `before` and `after`. Each
     setting contains one letter for each operation before or after a sub-layer: "n" for LayerNorm, "d" for
     dropout, and the value of the argument `residual` for the residual connection. Raise an `UnsupportedError`
     if the order of the operations is neither pre-norm nor post-norm.

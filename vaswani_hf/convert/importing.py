@@ -287,7 +287,8 @@ def _difference_of_batch(config: VaswaniConfig, theirs: Logits, model: VaswaniFo
     with torch.no_grad():
         written = model(**batch).logits
         original = theirs(batch)
-    # Give `<pad>` the probability 0 in the original outputs too: the original search never chooses `<pad>`.
+    # Give `<pad>` the probability 0 in the outputs of the original model too, because the search of the
+    # original library never chooses `<pad>`.
     excluded = model.excluded_class(0.0, None)
     if excluded is not None:
         original[..., excluded] = EXCLUDED_LOGIT
@@ -308,11 +309,11 @@ def _write_card(
     is_on_hub = not os.path.exists(source)
     origin = OriginRecord(
         format=entry.title,
-        # Record no local path, because results.json may be published.
+        # Write no local path into results.json, because users can publish results.json.
         name=str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         is_on_hub=is_on_hub,
-        # `vaswani push` generates the model card again with this name. A card in the folder that differs from
-        # the generated card was edited by the user, so `vaswani push` keeps it.
+        # When `vaswani push` generates the model card again, the card uses the name `imported_as`. A card in
+        # the folder that differs from the generated card was edited by the user, so `vaswani push` keeps it.
         imported_as=name,
         peer=entry.peer,
         difference=difference,

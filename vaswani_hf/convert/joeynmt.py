@@ -56,7 +56,7 @@ _CLASSES = (
 )
 # Maps the name of each activation in JoeyNMT to its name in transformers.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
-# For each sub-layer of a layer, in order, the name of the last linear layer.
+# Maps each stack to the names of the last linear layers of its sub-layers, in the order of the sub-layers.
 _SUBLAYERS = {
     "encoder": ("self_attn.out_proj", "fc2"),
     "decoder": ("self_attn.out_proj", "encoder_attn.out_proj", "fc2"),

@@ -4,7 +4,7 @@ JoeyNMT tokenizes with the level `word` or `char`, with SentencePiece models, or
 The imported tokenizer gives the same token ids as JoeyNMT. If a fast tokenizer cannot tokenize in the same
 way, the import creates a tokenizer that splits texts at spaces. subword-nmt and BPE models of SentencePiece
 divide the result of a merge again if the vocabulary does not contain the result. Fast tokenizers cannot
-divide a result again. Therefore the vocabulary must contain the results of all merges.
+divide the result of a merge. Therefore the vocabulary must contain the results of all merges.
 """
 
 import re
@@ -58,8 +58,8 @@ def joeynmt_tokenizers(
 def _tokenizer(
     folder: Path, settings: Mapping[str, Any], tokens: list[str]
 ) -> tuple[PreTrainedTokenizerFast, str | None]:
-    """Return the tokenizer of a language and a reason. The reason is None if the tokenizer can be imported.
-    Otherwise the returned tokenizer splits at spaces, and the reason says why.
+    """Return the tokenizer of a language, and None. If the tokenizer cannot be imported, return a tokenizer
+    that splits texts at spaces, and the reason.
     """
     ids = {token: number for number, token in enumerate(tokens)}
     unknown, pad, start, end = tokens[:4]

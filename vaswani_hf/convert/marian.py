@@ -1,10 +1,10 @@
 """Converts a checkpoint to and from a MarianMT model of transformers that computes the same function.
 
-MarianMT has the same architecture as this package, with two differences. The attention projections of
-MarianMT have biases; the export sets the biases to zero if the checkpoint has no biases. In the sinusoids of
-MarianMT, the first half of the features are sines and the second half are cosines. In Section 3.5 of the
-paper, sines and cosines alternate. The order of the D features does not matter if all weights use the same
-order. Therefore the export reorders the rows or columns of the weights to MarianMT's order of features.
+The architectures of MarianMT and of this package differ in two points. The attention projections of MarianMT
+have biases; the export sets the biases to zero if the checkpoint has no biases. In the sinusoids of MarianMT,
+the first half of the features are sines and the second half are cosines. In Section 3.5 of the paper, sines
+and cosines alternate. The order of the D features does not matter if all weights use the same order.
+Therefore the export reorders the rows or columns of the weights to MarianMT's order of features.
 
 The exported model differs from the checkpoint in three points. MarianMT counts padding tokens as positions,
 so texts must be padded on the right. MarianMT does not mask padding tokens automatically, so the caller must
@@ -190,8 +190,8 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
     """Give `<pad>` a very low output bias, so that the probability of `<pad>` is 0. Also set the output
-    projection's row of `<pad>` to zero. If `<pad>` is the start token, a tied output projection keeps the row
-    of `<pad>`, because the decoder needs the row as the start embedding.
+    projection's row of `<pad>` to zero. If `<pad>` is the start token, do not change the row in a tied output
+    projection, because the row is also the decoder's start embedding.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"

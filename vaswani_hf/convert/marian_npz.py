@@ -14,8 +14,8 @@ the embeddings by sqrt(d_model).
 
 In training and in scoring, Marian computes the same function as the imported model, but Marian's search can
 differ. In models of the type "transformer" with a pre-norm decoder, the search of Marian 1.12.42 omits the
-LayerNorm before the keys and values of earlier steps. Therefore the search returns other probabilities than
-Marian in training.
+LayerNorm before the keys and values of earlier steps. Therefore the probabilities in Marian's search differ
+from the probabilities in Marian's training.
 
 In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
 """
@@ -123,7 +123,9 @@ _OLD_MODULES = {
 
 
 def weight_names(options: Mapping[str, Any]) -> WeightNames:
-    """Return the table from the names of a Marian model with these options to the names of this package."""
+    """Return the table that maps the weight names of a Marian model with the options `options` to this
+    package's names.
+    """
     names = _embedding_names(options)
     is_new = options["type"] == NEW_TYPE
     for stack in ("encoder", "decoder"):
@@ -162,8 +164,8 @@ def _embedding_names(options: Mapping[str, Any]) -> Names:
 
 
 def _ties(options: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Return two values: True if the source embedding is the target embedding, and True if the output
-    projection is the target embedding.
+    """Return two bools: whether source and target share one embedding, and whether the output projection is
+    tied to the target embedding.
     """
     is_shared = options.get("tied-embeddings-all") or options.get("tied-embeddings-src")
     is_tied = options.get("tied-embeddings-all") or options.get("tied-embeddings")
@@ -448,8 +450,8 @@ class _Vocabulary(NamedTuple):
         end (str): The end token, usually `</s>`.
         unknown (str): The token for unknown words. By default, Marian's search never chooses the unknown
             token.
-        segmenter (SentencePieces, optional): The SentencePiece model that splits texts into tokens. None if
-            the tokens of a text are separated by spaces.
+        segmenter (SentencePieces, optional): The SentencePiece model that splits texts into tokens.
+            `segmenter` is None if the tokens of a text are separated by spaces.
     """
 
     ids: dict[str, int]

@@ -264,10 +264,10 @@ def _marian_model(
 def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     """Return the weights in the form that Marian needs.
 
-    A shared or tied weight is returned under each of its names, because the export changes some of these
-    weights separately. Attention layers without biases get biases of zeros, because Marian always adds
-    biases. `<pad>` can have the probability 0 in the checkpoint. The export then gives `<pad>` a very low
-    output bias, or removes the rows of `<pad>` from the embeddings and the output projection.
+    The function returns a shared or tied weight under each of its names, because the export can change the
+    weight separately for each name. Attention layers without biases get biases of zeros, because Marian
+    always adds biases. `<pad>` can have the probability 0 in the checkpoint. The export then gives `<pad>` a
+    very low output bias, or removes the rows of `<pad>` from the embeddings and the output projection.
     """
     config = model.config
     state = {name: tensor.detach() for name, tensor in model.named_parameters()}
@@ -283,7 +283,7 @@ def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     if model.excluded_class(0.0, None) is None:
         return state
     if config.zero_start_embedding and config.vocab_size == config.decoder_vocab_size == pad + 1:
-        # Marian's decoder starts from zeros, and does not need the embedding of `<pad>`.
+        # Marian's decoder starts from a zero vector, and does not need the embedding of `<pad>`.
         rows = [name for name in state if "embed_tokens" in name or "lm_head" in name]
         return state | {name: state[name][:pad] for name in rows}
     bias = state.get("lm_head.bias", state["lm_head.weight"].new_zeros(config.decoder_vocab_size)).clone()
@@ -318,10 +318,10 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
     LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore the export
     multiplies the inputs of all LayerNorms by c, where c^2 is Marian's epsilon divided by the checkpoint's
-    epsilon. The input of a LayerNorm is a sum, so the export multiplies each summand by c: the token
-    embeddings, the position embeddings, the outputs of sub-layers, and in post-norm models the outputs of
-    earlier LayerNorms. If the input of a linear layer is multiplied by c, the export divides the weight of
-    the linear layer by c.
+    epsilon. The input of a LayerNorm is a sum, so the export multiplies each summand by c. The summands are
+    the token embeddings, the position embeddings and the outputs of sub-layers. In post-norm models, the
+    outputs of earlier LayerNorms are also summands. If the input of a linear layer is multiplied by c, the
+    export divides the weight of the linear layer by c.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:
@@ -332,8 +332,8 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         module, kind = name.split(".")[-2:]
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
-            # The cross-attention and the output projection read the output of a stack. `factor` does not
-            # change the output of a stack with a final LayerNorm.
+            # The cross-attention reads the output of the encoder, and the output projection reads the output
+            # of the decoder. `factor` does not change the output of a stack with a final LayerNorm.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor
@@ -377,7 +377,8 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
     for token, number in tokenizer.get_vocab().items():
         if number < size:
             names[number] = token
-    # `<pad>` can have the name `<unk>`, because an encoded text never contains the id of `<pad>`.
+    # If the tokenizer has no unknown token, rename `<pad>` to `<unk>`, because an encoded text never contains
+    # the id of `<pad>`.
     unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
     names[unknown] = "<unk>"
     names[tokenizer.eos_token_id] = "</s>"

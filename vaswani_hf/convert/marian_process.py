@@ -19,7 +19,7 @@ from ..model.loss_vaswani import EXCLUDED_LOGIT
 
 # `_pymarian` needs no other library, unlike `pymarian`.
 _PROGRAM = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"
-# The lengths (tokens) of the random sentences on which Marian is compared with a model of this package.
+# The lengths, in tokens, of the random sentences for the comparison of Marian with a model of this package.
 _SAMPLE_LENGTHS = (10, 7, 1)
 
 

@@ -40,8 +40,8 @@ from .comparison import largest_difference, report, sample_batch
 from .export_formats import ALL_FIELDS, ExportFormat, Expressible
 from .onnx_engine import OnnxEngine, OnnxModel
 
-# The size of the traced batch. The comparison runs the graphs on the larger sample batch, and so tests other
-# sizes than the traced sizes.
+# The size of the traced batch. The comparison runs the graphs on a larger batch (`sample_batch`), to test
+# sizes that were not traced.
 _TRACED_SENTENCES, TRACED_LENGTH = 2, 5
 # When the export compares the graphs with the model, prefill.onnx processes `_PREFILLED` target tokens.
 # decode.onnx processes the remaining target tokens one by one.

@@ -291,7 +291,9 @@ def opennmt_tokenizers(
 
 
 def first_rate(value: Any) -> float:
-    """Return the dropout rate, or the first rate of a list with one rate for each phase of the training."""
+    """Return the dropout rate. If `value` is a list with one rate for each phase of the training, return the
+    first rate.
+    """
     return float(value[0] if isinstance(value, list) else value)
 
 

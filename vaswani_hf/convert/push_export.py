@@ -56,8 +56,9 @@ def push_export(
     Return the URL of the commit or pull request. Raise a HubError if the push is refused or fails.
 
     The model card contains the text of the folder's README.md. The languages and the licence in the model
-    card come from `base_model`, the repository of the original model. By default, the README.md names
-    `base_model`. The other options are the options of `push` in publish/push.py.
+    card come from `base_model`, the repository of the original model. By default, `base_model` is the
+    repository that the README.md names in its metadata. The other options are the options of `push` in
+    publish/push.py.
     """
     folder = Path(folder)
     with only_hub_errors(), TemporaryDirectory() as name:

@@ -5,14 +5,15 @@ token ids of the pieces from a separate file, such as `vocab.json`. In a fast to
 token id of a piece is the index of the piece in the list of pieces. Therefore the conversion sorts the pieces
 by their ids.
 
-A checkpoint may have one SentencePiece model for each language, and one vocabulary file for both models. Each
-tokenizer then contains the pieces of both SentencePiece models, but must split texts only into pieces of the
-model for its own language. To disable a piece of the other SentencePiece model, the conversion inserts the
-character `_FOREIGN` (U+E000) before the piece. `_FOREIGN` does not occur in texts, and the decoder of the
-tokenizer removes it. The conversion never disables a piece of one character. The conversion also never
-disables a piece of unknown characters, that is, of characters that occur in no piece of the tokenizer's own
-model. SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in
-the vocabulary. Therefore the tokenizer must keep all sequences of unknown characters in its vocabulary.
+A checkpoint can have one SentencePiece model for each language, but a single vocabulary file for both
+languages. Then the tokenizer of each language contains the pieces of the two SentencePiece models. The
+tokenizer must split texts only into pieces of the model for its language. To disable a piece of the model for
+the other language, the conversion inserts the character `_FOREIGN` (U+E000) before the piece. `_FOREIGN` does
+not occur in texts, and the decoder of the tokenizer removes it. The conversion never disables a piece of one
+character. The conversion also never disables a piece of unknown characters. An unknown character occurs in no
+piece of the tokenizer's own model. SentencePiece joins adjacent unknown characters to one piece, and Marian
+looks up the joined piece in the vocabulary. Therefore the tokenizer must keep all sequences of unknown
+characters in its vocabulary.
 """
 
 import base64
@@ -40,7 +41,8 @@ from .word_tokenizers import (
 )
 
 _FOREIGN = "\ue000"
-# The normalizer replaces a sequence of unknown characters by this character of Unicode's private use area.
+# The normalizer replaces a sequence of unknown characters by U+E001, a character of Unicode's private use
+# area.
 _UNKNOWN = "\ue001"
 _SPACE = "▁"
 # The numbers of the piece types in a SentencePiece model file.
@@ -141,9 +143,9 @@ def fast_tokenizer(
     others: Collection[str] = (),
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a fast tokenizer that splits text into the same pieces as a SentencePiece model. `others` are
-    special tokens in addition to the tokens in `special`. The tokenizer never uses a piece of several
-    characters that is missing in `ids`.
+    """Create a fast tokenizer that splits text into the same pieces as a SentencePiece model. `others`
+    contains additional special tokens, which `special` does not contain. The tokenizer never uses a piece of
+    several characters that is missing in `ids`.
     """
     unsplit = {*special, *others}
     tags = [token for token in ids if TAG.fullmatch(token)]
@@ -191,7 +193,7 @@ def source_and_target_tokenizers(
     `model_files` are the SentencePiece models that segmented the training data: one joint model, or the
     source model and the target model. Without `model_files`, the tokenizers split texts at spaces, and the
     decoder joins each token that ends with `joiner` to the next token. `source_has_end` is False if the
-    library adds no end token to source texts.
+    library of the imported model adds no end token to source texts.
     """
     tokenizers = []
     for number, ids in enumerate(vocabularies):
@@ -209,8 +211,8 @@ def source_and_target_tokenizers(
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
-    """Return True if `ids` lacks a piece of several characters. A tokenizer of `fast_tokenizer` without such
-    a piece can split texts differently than SentencePiece.
+    """Return True if the SentencePiece model has a piece of several characters that is missing in `ids`. A
+    tokenizer of `fast_tokenizer` without such a piece can split texts differently than SentencePiece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -323,8 +325,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
         if token in special or not (token.startswith(_FOREIGN) or _is_run(source, token))
     }
     for splitter in splitters[1:]:
-        # Add the one-character pieces without an id. The regular expression that `_pre_tokenizer` created
-        # contains the characters.
+        # Add the pieces that consist of one character and have no token id. `_pre_tokenizer` wrote the
+        # characters of these pieces into its regular expression.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():

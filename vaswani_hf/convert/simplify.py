@@ -18,7 +18,7 @@ from .export_formats import Limit, one_of
 # In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.
 EXTRA_TOKENS = PAPER_LIMIT.b
 # The built-in score functions that can be converted to scaled dot products. Score functions that users
-# register cannot be converted, because such functions may compute arbitrary scores.
+# register cannot be converted, because such functions can compute arbitrary scores.
 _DOT_PRODUCTS = (None, "scaled_dot", "dot", "dot_mean", "general")
 _ONLY_DOT_PRODUCTS = "the format supports only dot products as attention scores"
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
@@ -29,7 +29,8 @@ def _whole_attention(config: VaswaniConfig) -> str | None:
     return None if windows == {None} else "the format does not support attention windows"
 
 
-# The checks of config fields for formats that support only scaled dot-product attention over all tokens.
+# Maps config fields to the functions that check their values. The functions are for formats that support only
+# scaled dot-product attention over all tokens.
 SCALED_DOT_LIMITS: dict[str, Limit] = {
     "attention_score": one_of("attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
     "cross_attention_score": one_of("cross_attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
@@ -87,7 +88,8 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
 def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
     """Return the number of rows that a position table needs for the longest input and output. The number is
     at least 1,074, because a source sentence can have 1,024 tokens, and a translation can have 50 tokens more
-    than its source sentence. A table of learned positions keeps its rows.
+    than its source sentence. For learned positions, return the number of rows that the position table of the
+    model already has.
     """
     if model.config.position_embedding == "learned":
         return model.config.max_position_embeddings

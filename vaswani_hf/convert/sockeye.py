@@ -302,7 +302,7 @@ def _original_logits(folder: Path) -> Logits | None:
 
     def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         lengths = batch["attention_mask"].sum(dim=1, keepdim=True)
-        # [B, 2]: the source length, and the number of prepended tokens, here 0.
+        # The source length and the number of prepended tokens (here 0) of each sentence, [B, 2].
         source_length = torch.cat((lengths, torch.zeros_like(lengths)), dim=1)
         output = model(
             batch["input_ids"].unsqueeze(2),

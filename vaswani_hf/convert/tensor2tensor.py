@@ -239,8 +239,9 @@ def _head_width(weights: dict[str, torch.Tensor], projection: str, num_heads: in
 
 
 def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers | None:
-    """Create the tokenizers from the files `vocabularies`, or else from the only vocabulary file in the
-    folder. Return None if `vocabularies` is empty, and the folder does not have exactly one vocabulary file.
+    """Create the tokenizers from the files `vocabularies`. If `vocabularies` is empty, use the only
+    vocabulary file in the folder. Return None if `vocabularies` is empty, and the folder does not have
+    exactly one vocabulary file.
     """
     files = vocabularies or tuple(folder.glob(_VOCABULARIES))
     if not files or (len(files) > 1 and not vocabularies):

@@ -1,9 +1,10 @@
-"""Converts the vocabularies of tensor2tensor (`vocab.*.subwords`) to fast tokenizers with equal token ids.
+"""Converts the vocabularies of tensor2tensor (`vocab.*.subwords`) to fast tokenizers that give the same token
+ids.
 
 The class `SubwordTextEncoder` of tensor2tensor encodes a text in four steps:
 
 1. Split the text at each boundary between an alphanumeric character (letter or digit) and another character.
-   Remove each part of the text that is a single space between two other parts.
+   Remove each part that is a single space, except the first and the last part of the text.
 2. Write a backslash as two backslashes, and an underscore as a backslash and the letter u. Write each
    character that occurs in no token of the vocabulary as its decimal code between a backslash and a semicolon.
 3. Append an underscore to each part.

@@ -172,7 +172,9 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
 
 
 def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the weights of `torch.nn.Transformer` without the prefix of their names, and all other weights."""
+    """Divide the weights into two dicts: the weights of `torch.nn.Transformer`, and all other weights. Remove
+    the prefix from the names in the first dict.
+    """
     prefix = next(found.group(1) or "" for name in state if (found := _FIRST_WEIGHT.match(name)))
     is_of_stack = re.compile(re.escape(prefix) + r"((?:encoder|decoder)\.(?:layers|norm)\..*)")
     stacks: dict[str, torch.Tensor] = {}
@@ -210,7 +212,9 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the matrix whose name is the field `key` of `facts`, without dimensions of size 1."""
+    """Return the weight whose name is in the field `key` of `facts`. The returned matrix has no dimensions of
+    size 1.
+    """
     weight = _weight(others, facts, key, default)
     if weight is default:
         return weight

@@ -55,7 +55,7 @@ from .transformers_js_engine import DECODER, DTYPES, ENCODER, GRAPHS, Transforme
 
 # The number of weights that share one scale of the int8 quantization.
 _BLOCK_SIZE = 32
-# The sizes of the traced inputs: sentences, cached target tokens and new target tokens.
+# The sizes of the traced inputs: the numbers of sentences, cached target tokens and new target tokens.
 _TRACED_SENTENCES, _TRACED_CACHED, _TRACED_NEW = 2, 3, 2
 # The generation settings that transformers.js supports.
 _SETTINGS = """
@@ -126,8 +126,8 @@ class _EncoderGraph(nn.Module):
 
 class _DecoderGraph(nn.Module):
     """The decoder, with the inputs and outputs that transformers.js expects. `decoder_states` are the keys
-    [B, H, P, d_k] and values [B, H, P, d_v] of the cached target tokens in all layers; `encoder_states` are
-    those of the source tokens.
+    [B, H, P, d_k] and values [B, H, P, d_v] of the cached target tokens in all layers. `encoder_states` are
+    the keys and values of the source tokens.
     """
 
     def __init__(self, model: VaswaniForSeq2SeqLM):
@@ -158,7 +158,7 @@ class _DecoderGraph(nn.Module):
             (encoder_hidden_states, *encoder_states),
         )
         for states in source_states:
-            # Tell the exporter that the outputs of `torch.cond` have these sizes.
+            # Tell the exporter the sizes of the tensors that `torch.cond` returns.
             torch._check(states.shape[0] == batch_size)
             torch._check(states.shape[2] == source_length)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -338,12 +338,14 @@ def _generation_config(model: VaswaniForSeq2SeqLM, longest: int) -> GenerationCo
 
 def _differences(model: VaswaniForSeq2SeqLM, folder: Path) -> list[str]:
     """Describe the differences between the logits of the graphs and of the model, one line per dtype. The
-    graphs process the last target tokens one by one, so that the comparison also tests the cache.
+    graphs process the last target tokens in separate calls, one token per call, so that the comparison also
+    tests the cache.
     """
     batch = sample_batch(model.config)
     target = batch["decoder_input_ids"]
     ends = torch.tensor(eos_token_ids(model.config))
-    # After `</s>`, the decoder graph generates only `</s>`, but the model can generate any token.
+    # Replace `</s>` by an ordinary token: after `</s>`, the decoder graph generates only `</s>`, but the
+    # model can generate any token.
     target[:, 1:][torch.isin(target[:, 1:], ends)] = _ordinary_token(model.config)
     is_real = batch["decoder_attention_mask"].bool()
     with torch.no_grad():

@@ -21,7 +21,7 @@ from .onnx_engine import OnnxGraph
 GRAPHS, ENCODER, DECODER = "onnx", "encoder_model", "decoder_model_merged"
 # Maps each dtype of transformers.js to the suffix of the graph files.
 DTYPES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized"}
-# The maximum batch size: in source tokens for ONNX Runtime, and in characters for Node.js.
+# The maximum size of a batch, counted in source tokens for ONNX Runtime, and in characters for Node.js.
 _TOKENS_PER_BATCH = 16384
 _SCRIPT = Path(__file__).with_name("transformers_js_translate.cjs")
 

@@ -40,7 +40,9 @@ _LONGEST_HEADER = 2**20
 
 
 def weight_file(path: Path) -> Path:
-    """Return the only `.pt` or `.pth` file of a folder, or else the path itself."""
+    """If the folder `path` contains exactly one `.pt` or `.pth` file, return the file. Otherwise return
+    `path`.
+    """
     if not path.is_dir():
         return path
     files = [file for file in path.iterdir() if file.suffix in (".pt", ".pth")]
@@ -75,8 +77,8 @@ def _is_unreadable(error: Exception) -> bool:
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
     """Load a float32 state dict from a file of `torch.save` or safetensors.
 
-    The state dict is the file itself or a part of it: the first dict with a key that matches `has_name`. The
-    returned names do not have the prefix "module." of DataParallel.
+    The state dict is the first dict with a key that matches `has_name`: the content of the file, or a value
+    in the content. The returned names do not have the prefix "module." of DataParallel.
     """
     path = weight_file(path)
     loaded = load_file(path) if path.suffix == ".safetensors" else load_weights(path)
@@ -105,7 +107,7 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     except pickle.UnpicklingError as error:
         unknown = re.search(r"Unsupported operand (\d+)", str(error))
         if unknown is not None:
-            # The file is for example an HTML page, or a pointer of git-lfs instead of the weights.
+            # For example, the file is an HTML page or a git-lfs pointer, and contains no weights.
             raise DamagedFileError(
                 f"'{path.name}' contains the pickle instruction {unknown[1]}, which `torch.load` does not "
                 "know, so the file is damaged, or was not written by `torch.save` with the default pickle "
@@ -123,6 +125,6 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
 
 
 def _refused(message: str) -> str:
-    """Return the line of torch's error message with the name of the class that torch refuses to load."""
+    """Return the line of torch's error message that names the class that torch refuses to load."""
     lines = [line.strip() for line in message.splitlines() if "GLOBAL" in line or "Unsupported" in line]
     return (lines or ["an unknown object"])[0].rstrip(".")[:200]

@@ -103,9 +103,9 @@ def stack_names(
 
     `layer` is the name of a layer in the format, such as "encoder.layers.{}", and `norm` the name of the
     LayerNorm at the end of the stack. `modules` maps the format's names of the modules in a layer to the
-    names of this package. `attentions` maps the format's names of the attention layers, and `projections` the
-    format's names of their projections, to the names of this package. `weight` and `bias` are the last parts
-    of the weight names in the format.
+    names of this package. `attentions` maps the format's names of the attention layers to the names of this
+    package. `projections` maps the format's names of the projections in an attention layer to the names of
+    this package. `weight` and `bias` are the format's names for the weight and the bias of a module.
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
@@ -122,8 +122,8 @@ def stack_names(
 
 
 def same_names(stack: str, prefix: str) -> Names:
-    """Map the weight names of a format that differs from this package only in the name of the stack. `prefix`
-    is the format's name of the stack, such as "model.encoder".
+    """Map the weight names of a format that differs from this package only in the name of the encoder or the
+    decoder. `prefix` is the format's name of the stack, such as "model.encoder".
     """
     projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
     attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
@@ -151,8 +151,8 @@ def joint_names(stack: str, attention: str, own: str) -> Names:
 
 
 def _without_number(name: str) -> tuple[str, str]:
-    """Return the layer number in a weight name, and the name with `{}` instead of the number. If the name has
-    no layer number, the first result is "".
+    """Return the layer number in a weight name, and the name with `{}` instead of the number. If the name
+    contains no layer number, return "" as the number.
     """
     found = re.search(r"(?<=\.)\d+(?=\.)", name)
     if found is None:
@@ -244,8 +244,8 @@ def norm_fields(
     state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
 ) -> dict[str, str | bool | None]:
     """Return the config fields about the LayerNorms. `of_encoder` and `of_decoder` are the positions of the
-    LayerNorms, "pre" or "post". The error message contains `field`: the format's name of the final LayerNorm,
-    or of a setting about the final LayerNorm.
+    LayerNorms, "pre" or "post". `field` is a name for the error message: the format's name of the final
+    LayerNorm, or of a setting for the final LayerNorm.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")
@@ -285,14 +285,15 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
 
 
-# Larger than the rounding error of libraries that compute the angles of the sinusoids in float32. At position
-# 5,000, the rounding error is about 1e-3 radians.
+# The tolerance is larger than the rounding error of libraries that compute the angles of the sinusoids in
+# float32. At position 5,000, the rounding error is about 1e-3 radians.
 _TABLE_TOLERANCE = 2e-3
 
 
 def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
-    """Recognise the sinusoids in a position table [L, D]. Return the config field `position_timescales`, and
-    True if all sines come before all cosines. Return None if the position table does not contain sinusoids.
+    """Recognise the sinusoids in a position table [L, D]. Return the value of the config field
+    `position_timescales`, and whether all sines come before all cosines. Return None if the position table
+    does not contain sinusoids.
     """
     length, d_model = table.shape
     if d_model % 2:

@@ -14,7 +14,7 @@ from ..checkpoint.tokenizers import IMPORTED_MARK, SHARED_IDS_MARK
 
 # In the merges of subword-nmt and fastBPE, the last token of a word ends with "</w>".
 END_OF_WORD = "</w>"
-# A note for the user of a model whose training data other programs have segmented.
+# A note for the user of a model whose training data was segmented by other programs.
 SPLITS_AT_SPACES = (
     "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that prepared "
     "the training data."
@@ -23,7 +23,7 @@ SPLITS_AT_SPACES = (
 
 class SpecialTokens(NamedTuple):
     """The special tokens of an imported tokenizer. Tokenizers add `end` to each text, but not `start`, the
-    token from which the decoder starts. The defaults are the special tokens of many libraries.
+    token from which the decoder starts. The default values are the special tokens that many libraries use.
     """
 
     pad: str = "<pad>"
@@ -47,8 +47,9 @@ def word_tokenizer(
     """
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The WordPiece decoder adds a space before each token that does not begin with `prefix`. No token begins
-    # with the private-use character U+E000, so the decoder writes spaces between all tokens.
+    # The WordPiece decoder adds a space before each token that does not begin with `prefix`. Use the
+    # private-use character U+E000 as `prefix`. No token begins with this character, so the decoder writes
+    # spaces between all tokens.
     steps = [decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()]
     if joiner is not None:
         steps.append(decoders.Replace(Regex(f"{joiner}( |$)"), ""))
@@ -104,7 +105,9 @@ def imported_tokenizer(
 def tokenizer_pair(
     tokenizers: Iterable[PreTrainedTokenizerFast], vocabularies: Sequence[Collection[str]]
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Return the source and the target tokenizer. If both tokenizers are equal, return one tokenizer twice."""
+    """Return the source and the target tokenizer. If the source and the target tokenizer are equal, return
+    the same object twice.
+    """
     source, target = tokenizers
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source

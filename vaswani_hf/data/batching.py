@@ -48,7 +48,7 @@ class _Packing(NamedTuple):
     # The position in `order` of the first pair of each length bucket, and N as the last element. The pairs of
     # a bucket have equal source lengths and equal target lengths.
     bucket_bounds: np.ndarray
-    # The positions in `order` at which the batches begin, and the number of pairs N as the last element.
+    # The position in `order` of the first pair of each batch, and N as the last element.
     batch_bounds: np.ndarray
 
 
@@ -143,8 +143,9 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
     # NumPy sorts 16-bit integers several times as fast as 64-bit integers.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
-    # Sort by target length first, and then by source length: in ascending order for even target lengths, and
-    # in descending order for odd target lengths. Neighbouring pairs then have similar source lengths.
+    # Sort the pairs by target length, and then pairs of equal target length by source length. The source
+    # lengths are in ascending order for even target lengths, and in descending order for odd target lengths.
+    # Neighbouring pairs then have similar source lengths.
     serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
     return np.lexsort((serpentine, target_keys))
 
@@ -169,8 +170,8 @@ def _evenly_full_bounds(
 
     def bounds(total: int, count: int) -> np.ndarray:
         # The token budgets of the first `count` batches add up to `total`. If `total` is not divisible by
-        # `count`, the last batches get a budget that is larger by one token. If all batches had the smaller
-        # budget, each batch could have room for one sentence pair less, so that more batches would be needed.
+        # `count`, the last batches get a budget that is larger by one token. With the smaller budget for all
+        # batches, a batch could perhaps hold one sentence pair less. Then the pairs would need more batches.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -191,8 +192,8 @@ def _batch_bounds(
     """Fill batches with the pairs of all buckets, and return the batch bounds. A bucket of equally long pairs
     is (number of pairs, source length, target length).
 
-    `budgets` (source tokens, target tokens) limit the first `num_smaller` batches, and `larger_budgets` limit
-    all later batches.
+    `budgets` is the limit of the first `num_smaller` batches, and `larger_budgets` is the limit of all later
+    batches. A limit is (source tokens, target tokens).
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0
@@ -229,7 +230,7 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
     """Yields the training batches of one process without end. A batch is a list of (epoch, pair index).
 
     The batches of all epochs form one sequence that does not depend on the number of processes. Process `r`
-    of `n` processes yields the batches `r`, `r + n`, `r + 2n`, …. The batches of one optimizer step may
+    of `n` processes yields the batches `r`, `r + n`, `r + 2n`, …. The batches of one optimizer step can
     belong to two epochs. A resumed run continues with the next batch of the sequence.
     """
 
@@ -304,9 +305,10 @@ class PairRows(torch.utils.data.Dataset):
 
 
 class EpochPairs(PairRows):
-    """Reads sentence pairs for tuples (epoch, pair index), and adds the keys `epoch` and `copy` to each pair.
+    """Returns a sentence pair for each tuple (epoch, pair index), with the additional keys `epoch` and
+    `copy`.
 
-    With weighted corpora, an epoch may contain pair `n` several times. In a corpus of N pairs, the indices
+    With weighted corpora, an epoch can contain pair `n` several times. In a corpus of N pairs, the indices
     `n`, `n + N`, `n + 2N`, … mean the copies 0, 1, 2, … of pair `n`.
     """
 
@@ -343,10 +345,10 @@ class PairCollator:
     """Pads the pairs of a batch into tensors.
 
     With `encoders`, the collator encodes the text of each pair again in each epoch, for BPE-dropout or
-    augmentation. The random numbers depend only on the seed, the epoch, the pair, and the number of the
-    pair's repetition in the epoch. Therefore a resumed run and a run with another number of data workers
-    encode the pair in the same way. The batch can then exceed its token budget, because the sampler counts
-    the tokens that the corpus stores.
+    augmentation. The random numbers depend only on the seed, the epoch, the pair, and how often the epoch has
+    already contained the pair. Therefore a resumed run and a run with another number of data workers encode
+    the pair in the same way. If a pair is encoded again, the batch can exceed its token budget, because the
+    sampler counts the tokens that the corpus stores.
     """
 
     def __init__(
@@ -412,10 +414,11 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, trim: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> list[dict[str, Tensor]]:
-    """Divide a batch into parts. The padded source tensor and the padded target tensor of a part have at most
-    `positions` elements each.
+    """Divide the sentence pairs of a batch into smaller batches, called parts. Each part has a padded source
+    tensor and a padded target tensor, each with at most `positions` elements.
 
-    If the longest sentence has more than `positions` tokens, each part contains only one sentence pair.
+    If the longest sentence of the batch has more than `positions` tokens, each part contains only one
+    sentence pair.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 from ..model.errors_vaswani import InvalidValueError
 from ..model.tokenizing_vaswani import tags_of
 
-# The limits of a cache that stores the possible merges of partly merged words: the maximum number of words,
-# and the maximum number of pieces in a word. The full cache needs about 30 MB for European text.
+# A cache stores the possible merges of partly merged words. The limits of the cache are the maximum number of
+# words, and the maximum number of pieces in a word. The full cache needs about 30 MB for European text.
 _MAX_CACHED_WORDS = 100_000
 _MAX_CACHED_PIECES = 32
 
@@ -47,7 +47,7 @@ class BpeDropout:
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # Never leave out a merge of the bytes of one character. Otherwise the model would learn tokens for
+        # Never skip a merge that joins the bytes of one character. Otherwise the model would learn tokens for
         # parts of a character, and could write incomplete characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
@@ -96,7 +96,7 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # Also return True if the two byte-level BPE pieces in `pair` together contain only some of the bytes of
-    # one character. `decoders.ByteLevel` decodes the first bytes of an incomplete character as one
-    # replacement character (U+FFFD).
+    # Also return True if the two byte-level BPE pieces in `pair` together are an incomplete character.
+    # `decoders.ByteLevel` decodes the first bytes of an incomplete character as one replacement character
+    # (U+FFFD).
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

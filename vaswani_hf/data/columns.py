@@ -35,7 +35,7 @@ def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pair_corpora(pairs: Dataset) -> np.ndarray:
-    """Return the index [N] int64 of the training corpus of each sentence pair."""
+    """For each sentence pair, return the index of its training corpus, [N] int64."""
     return pairs.data.column(CORPUS_COLUMN).to_numpy()[kept_rows(pairs)].astype(np.int64)
 
 

@@ -53,7 +53,7 @@ class Corpus:
     keep_text: bool = False
     # If True, the training split contains each sentence pair a second time with source and target exchanged.
     both_directions: bool = False
-    # The name and the weight of each training corpus, or empty if the corpora have no weights.
+    # The name and the weight of each training corpus. If the corpora have no weights, `corpora` is empty.
     corpora: Sequence[tuple[str, float]] = ()
 
     # The encoded pairs of the training split and the validation split.
@@ -102,6 +102,6 @@ class Corpus:
         """The `corpus_digest` of the training data: `count` (None for a stream) and `sha256`."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Hash the texts of a stream instead of the token ids, because another encoding of the pairs would
-        # count the pairs twice in `reports`.
+        # Hash the texts of a stream, not the token ids. For the token ids, the pairs would be encoded again,
+        # and `reports` would count each pair twice.
         return corpus_digest(self.texts["train"])

@@ -20,8 +20,8 @@ from ..version import __version__
 from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
-# The number of sentence pairs of a stream that are hashed. Hash only few pairs of a stream, because each run
-# hashes the pairs again when the run starts.
+# The number of sentence pairs to hash at the beginning of a stream. Hash only few pairs of a stream, because
+# each run hashes the pairs again when the run starts.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
@@ -72,8 +72,8 @@ def cached_digest(pairs: Dataset) -> dict[str, Any]:
 
 
 def explain_cache_errors(folder: Path | None = None) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that explains write errors in a folder of the cache of `datasets`. By default,
-    `folder` is the cache folder of `datasets`.
+    """Return a context manager that explains the error if `datasets` cannot write to its cache `folder`. By
+    default, `folder` is the cache folder of `datasets`.
     """
     return explain_write_errors(
         folder or Path(datasets.config.HF_DATASETS_CACHE),

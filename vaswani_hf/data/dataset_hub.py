@@ -63,8 +63,8 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
         with explained():
             info = with_retries(HfApi().dataset_info, dataset, revision=revision)
             if info.gated:
-                # Check the access separately, because `dataset_info` succeeds even for a gated dataset that
-                # the user may not read.
+                # Check the access separately, because `dataset_info` also succeeds for a gated dataset that
+                # the user has no permission to read.
                 with_retries(HfApi().auth_check, dataset, repo_type="dataset")
     except HubError as error:
         if isinstance(error.__cause__, OfflineModeIsEnabled):

@@ -34,8 +34,8 @@ ID_FEATURES = {
 
 # A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
 # to 8 characters per token. For example, the character limit removes a line that repeats one character
-# 100,000 times. From a line that repeats one character, a tokenizer would learn long tokens. Divided into
-# such long tokens, the line could have fewer than `max_length` tokens.
+# 100,000 times. A tokenizer would learn long tokens from a line that repeats one character. With the long
+# tokens, the line could have fewer than `max_length` tokens.
 CHARACTERS_PER_TOKEN = 16
 
 # The encoder looks up each distinct word once per batch of `_ENCODED_AT_ONCE` pairs. A larger batch needs
@@ -74,8 +74,8 @@ class CorpusReport:
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Count N pairs. For each pair, `outcomes` [N] contains the index of the `CorpusReport` field that
-        counts the pair: 0 for `kept`.
+        """Count N pairs. `outcomes` [N] contains a number for each pair: the index of the `CorpusReport`
+        field that counts the pair, such as 0 for `kept`.
         """
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):
@@ -167,8 +167,8 @@ def prepare_pairs(
 class PairEncoder:
     """Encodes batches of sentence pairs, and decides which pairs to keep.
 
-    `datasets` finds encoded pairs in its cache by a hash of the fields of this class. Therefore every value
-    that changes the token ids must be a field.
+    The library `datasets` finds encoded pairs in its cache by a hash of the fields of `PairEncoder`.
+    Therefore every value that changes the token ids must be a field.
     """
 
     source_tokenizer: SerializedTokenizer

@@ -45,8 +45,8 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
 
 
 def _hash_pairs(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hash of each pair ([N] uint64), and True for each pair whose two sides contain text ([N]
-    bool). The hash ignores outer white space.
+    """Return the hash [N] uint64 of each pair, and an array [N] bool: True if the source and the target of
+    the pair contain text. The hash ignores outer white space.
     """
     hashes = np.zeros(len(pairs), np.uint64)
     have_text = np.zeros(len(pairs), bool)

@@ -27,8 +27,8 @@ TEXT_FEATURES = {side: Value("string") for side in SIDES}
 
 @dataclass(frozen=True)
 class PairSource:
-    """Says which sentence pairs `load_pairs` reads. The pairs are in `source_file` and `target_file`, or in
-    `text_file`, `pairs_file` or `dataset`.
+    """Says which sentence pairs `load_pairs` reads. The pairs come from the two fields `source_file` and
+    `target_file`, or from one of the fields `text_file`, `pairs_file` and `dataset`.
 
     A field that names files is a path, a shell pattern, or a list of paths and patterns. `source_file` and
     `target_file` must name the same number of files.
@@ -42,14 +42,14 @@ class PairSource:
     # `translation` that maps languages to sentences. In a CSV file, the column `translation` contains the
     # mapping as JSON text.
     pairs_file: Files | None = None
-    # The name of a dataset of the Hub, a local folder, or a dataset in memory, with the same columns as a
-    # `pairs_file`.
+    # A dataset with the same columns as a `pairs_file`: the name of a dataset of the Hub, a local folder, or
+    # a dataset in memory.
     dataset: str | Dataset | IterableDataset | list[dict] | None = None
     dataset_config: str | None = None
     dataset_revision: str | None = None
     split: str = "train"
-    # The languages of the source and the target. If the data has one column per language, the names of the
-    # columns.
+    # The languages of the source and the target. If the data has one column per language, the languages are
+    # the names of the columns.
     source_language: str = "source"
     target_language: str = "target"
     # If True, read the pairs during the training, without the cache of `datasets`.
@@ -57,9 +57,9 @@ class PairSource:
     # A UTF-8 text file with one text per line, for a language model. In pairs from `text_file`, source and
     # target are the same text.
     text_file: Files | None = None
-    # The split to which the files belong, such as "train", if the recipe names the files. Error messages then
-    # contain the key of the recipe, such as `train_source`. If `split_of_recipe` is None, error messages
-    # contain the name of the field, such as `source_file`.
+    # If a recipe names the files, the split of the files, such as "train". Error messages then contain the
+    # recipe key, such as `train_source`. If `split_of_recipe` is None, error messages contain the name of the
+    # field, such as `source_file`.
     split_of_recipe: str | None = None
 
     def key_of(self, name: str) -> str:
@@ -145,8 +145,8 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
 def load_dataset_split(
     data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
-    """Load a split of `data.dataset`. Return None if `data` names no dataset, or no split of the dataset for
-    `split`.
+    """Load a split of `data.dataset`. Return None if `data.dataset` is None, or if the field of `data` for
+    the split, such as `test_split`, is None.
     """
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:

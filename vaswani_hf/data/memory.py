@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-# The number of bytes of memory-mapped files that may stay in physical memory.
+# The number of bytes of memory-mapped files that can stay in physical memory.
 _MAX_MAPPED_BYTES = 2**28
 _MADV_DONTNEED = 4
 
@@ -45,8 +45,8 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # The code of shared libraries also counts as shared memory. Store the size of the shared memory now,
-        # after the removal of pages, so that the next call counts only pages that were loaded later.
+        # The code of shared libraries also counts as shared memory. After the removal of Arrow pages, store
+        # the size of the shared memory. The next call then counts only pages that were loaded later.
         self._shared_bytes_after_release = _shared_bytes()
 
 

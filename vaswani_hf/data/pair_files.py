@@ -21,8 +21,8 @@ from .lines import MissingFileError, check_equally_many, parse_json, read_lines
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
 
-# Increase Python's limit for the size of a CSV field, because a larger field would stop the run. encoding.py
-# removes such a long sentence pair later.
+# Increase Python's limit for the size of a CSV field, because a larger field would stop the run. Later,
+# encoding.py removes sentence pairs that are too long.
 csv.field_size_limit(2**31 - 1)
 
 
@@ -57,8 +57,8 @@ def existing_pair_files(given: Files, key: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return the record that `vaswani distill` has written into the first line of each file. The record of
-    any other file is an empty dict.
+    """Return the record that `vaswani distill` has written into the first line of each file. For a file
+    without a record of `vaswani distill`, the list contains an empty dict.
     """
     records = []
     try:
@@ -75,7 +75,7 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
 def read_pairs(
     shards: list[dict[str, str]], languages: tuple[str, str], cache_key: tuple
 ) -> Iterator[dict[str, str]]:
-    """Yield the sentence pairs of files. A shard maps names of `PairSource` fields to files.
+    """Yield the sentence pairs of files. Each shard is a dict from names of `PairSource` fields to files.
 
     `cache_key` contains the sizes and modification times of the files, because `datasets` finds pairs in its
     cache by a hash of the arguments.

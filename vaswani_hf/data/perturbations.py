@@ -74,8 +74,9 @@ def spaces(source: str, target: str, rng: Random) -> tuple[str, str]:
 def placeholders(source: str, target: str, rng: Random) -> tuple[str, str]:
     """Replace a name or number by the same placeholder, such as `{name}`, in the source and the target.
 
-    The name or number must occur exactly once in the source, and exactly once in the target. If there is no
-    such name or number, insert the placeholder at the beginning of the source and the target.
+    The name or number must occur exactly once in the source, and exactly once in the target. If no name or
+    number occurs exactly once in each text, insert the placeholder at the beginning of the source and the
+    target.
     """
     placeholder = rng.choice(_PLACEHOLDER_FORMS) % _identifier(rng)
     in_target = _COPIED_WORD.findall(target)
@@ -90,8 +91,9 @@ def placeholders(source: str, target: str, rng: Random) -> tuple[str, str]:
     return source.replace(word, placeholder), target.replace(word, placeholder)
 
 
-# The perturbations in the order in which the training applies them. The keys are the fields of the settings
-# class `Augmentation`. `placeholders` comes last, so that no other perturbation changes a placeholder.
+# The perturbations in the order in which the training applies them. The keys of the dict are names of fields
+# of the settings class `Augmentation`. `placeholders` comes last, so that no other perturbation changes a
+# placeholder.
 PERTURBATIONS: dict[str, Perturbation] = {
     "final_punctuation": final_punctuation,
     "typos": typos,

@@ -16,8 +16,8 @@ from datasets import IterableDataset
 from ..model.errors_vaswani import InvalidValueError
 from .batching import cut_into_batches
 
-# The number of shards from which sentence pairs are read alternately, because a single shard may contain only
-# one language, domain or corpus.
+# The number of shards from which the stream reads sentence pairs alternately. All pairs of a shard can belong
+# to the same language, domain or corpus.
 _NUM_OPEN_SHARDS = 8
 
 
@@ -29,7 +29,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
     collate_fn=collator)` without workers, because `state_dict` must run in the process that reads the stream.
     """
 
-    # None, because the number of batches in an epoch of a stream is unknown.
+    # `batches_per_epoch` is None, because the number of batches in an epoch of a stream is unknown.
     batches_per_epoch = None
 
     def __init__(
@@ -50,8 +50,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._num_processes = num_processes
         self._process_index = process_index
         self._window_batches = window_batches
-        # `_window` describes the current window. `_position` is the number of finished batches of all epochs
-        # and processes.
+        # `_window` describes the current window. `_position` is the number of finished batches, counted over
+        # all epochs and all processes.
         self._window: dict[str, Any] = {"epoch": 0, "window": 0, "first_batch": 0, "pairs": None}
         self._position = 0
 
@@ -92,8 +92,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # Raise the error about an empty stream only if a complete epoch has no pairs. A resumed run reads
-            # only the rest of an epoch.
+            # Raise the error about an empty stream only after a complete epoch without pairs. A resumed run
+            # reads only the rest of an epoch.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True
@@ -113,21 +113,21 @@ class EndlessStream(torch.utils.data.IterableDataset):
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
-        # The size of a full batch is `source_tokens * target_tokens`, so that the size of each pair in the
-        # batch is an integer. Floating-point sizes would have rounding errors, so that a resumed run could
-        # begin a window at another stream position than the original run.
+        # Measure sizes so that a full batch has the size `source_tokens * target_tokens`. Then the size of
+        # each pair is an integer. Floating-point sizes would have rounding errors. Because of these errors, a
+        # resumed run could begin a window of pairs at another stream position than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # None while the window of sentence pairs is not full. For a full window, the number of its pairs, the
-        # sum of the sizes of the pairs, and the stream position after the window.
+        # `full` is None while the window of sentence pairs is not full. For a full window, `full` contains
+        # the number of pairs, the sum of their sizes, and the stream position after the window.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # If a window of sentence pairs is full, first read the pairs of one more batch, and then yield
-            # the window. If the epoch ends first, the last window also contains the pairs of the incomplete
-            # batch.
+            # When a window of sentence pairs is full, read the pairs of one more batch before yielding the
+            # window. If the epoch ends before the additional batch is full, the last window also contains the
+            # pairs of the incomplete batch.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -152,7 +152,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
 
 class ShuffledShards:
-    """Reads a stream epoch by epoch, alternately from several shards, in another order in each epoch.
+    """Reads the shards of a stream in another order in each epoch, and takes pairs alternately from several
+    open shards.
 
     The shuffle buffer of `datasets` is not used, because its content is lost when a run stops. A stream with
     a single shard is read in its stored order.
@@ -167,8 +168,8 @@ class ShuffledShards:
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the open shards with their positions, the number of shards opened so far, and the index of
-        the open shard for the next pair.
+        """Return a dict. `open` contains the open shards and their positions. `opened` is the number of
+        shards opened so far. The next pair comes from the open shard with the index `turn`.
         """
         shards = [[shard, pairs.state_dict()] for shard, pairs, _ in self._open]
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}

@@ -135,7 +135,8 @@ def _separates_words(token: dict[str, Any]) -> bool:
     """Return True if a match of an added token includes the spaces around the token, but the token itself
     contains no space.
 
-    An added token that includes the spaces around it does not change the token ids of the neighbouring words.
+    If an added token includes the spaces around the token, the token ids of the neighbouring words do not
+    change.
     """
     includes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]

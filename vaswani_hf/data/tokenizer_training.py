@@ -69,10 +69,12 @@ _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 @dataclass(frozen=True)
 class TextForm:
-    """The special tokens that a tokenizer adds to a text, and whether a space is added before the text."""
+    """Describes which special tokens a tokenizer adds to a text, and whether the tokenizer adds a space
+    before the text.
+    """
 
-    # If True, the tokenizer adds a space before a text, and removes the space in decoding. A word at the
-    # beginning of a text then has the same token ids as inside a text.
+    # If True, the tokenizer adds a space before a text, and removes the space in decoding. With the space, a
+    # word at the beginning of a text has the same token ids as inside a text.
     begins_with_a_space: bool = True
     # True for a model that continues texts: the tokenizer adds `<s>` at the beginning, and pads on the left.
     # If False, the tokenizer adds `</s>` at the end, and pads on the right.
@@ -95,7 +97,7 @@ def write_tokenizers(
     """Write the source and the target tokenizer of a corpus into `folder`, from the cache if possible.
 
     A hash of the corpus files, the settings and `kind` identifies tokenizers in the cache. `kind` contains
-    further values that change the tokenizers but are not settings, such as the name of the task.
+    values outside the settings that also change the tokenizers, such as the name of the task.
     """
 
     def train(place: Path) -> None:
@@ -186,8 +188,8 @@ def training_texts(
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Yield at most `TRAINING_PAIRS` pairs in batches. Take the first pairs of a stream, or evenly spaced
-    batches of a dataset.
+    """Yield at most `TRAINING_PAIRS` pairs in batches. If `pairs` is a stream, take its first pairs. If
+    `pairs` is a dataset, take batches at equal distances.
     """
     if isinstance(pairs, IterableDataset):
         # Read a copy of the stream, so that the training of the model starts at the beginning of the stream.
@@ -243,8 +245,8 @@ def train_tokenizer(
 
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
-    """Add the decoder, and the post-processor that adds `<s>` or `</s>`. If `form` has a mask, also add
-    `<mask>`.
+    """Add two parts to the tokenizer: the decoder, and the post-processor that adds `<s>` or `</s>`. If
+    `form` has a mask, also add `<mask>`.
     """
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
@@ -335,7 +337,7 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
 def _count_characters(
     texts: Iterable[str], normalizer: normalizers.Normalizer, counts: Counter[str]
 ) -> Iterator[str]:
-    """Yield each text unchanged, and count the non-ASCII characters that the text has after normalization."""
+    """Yield each text unchanged. In `counts`, count the non-ASCII characters of the normalized text."""
     for text in texts:
         if not text.isascii():
             counts.update(
@@ -379,7 +381,7 @@ def with_transformers_interface(
         eos_token=eos,
         unk_token=unk,
         **({"mask_token": _mask_of(backend)} if form.has_mask else {}),
-        # Pad on the left for a model that continues texts, because no padding may lie between a text and its
+        # Pad on the left for a model that continues texts, because padding must not separate a text from its
         # continuation.
         padding_side="left" if form.is_open else "right",
         model_max_length=model_max_length,

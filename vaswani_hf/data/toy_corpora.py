@@ -23,7 +23,7 @@ has exactly one correct tree, because the words determine the tree:
 The grammar generates no ambiguous sentences. For example, if an object has a relative clause, no
 prepositional phrase with a place follows the object.
 
-Both corpora are identical on every machine and in every Python version.
+The corpora of this file are identical on every machine and in every Python version.
 """
 
 import functools
@@ -282,13 +282,13 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Draw random numbers of the data split `split`. The `source` is in English words, and the `target` is
-    one German word.
+    """Draw random integers from the split `split`, such as "train". The `source` is in English words, and the
+    `target` is one German word.
 
-    The thousands and the remainder below 1000 have 0 to 3 digits each, which gives 16 combinations of digit
-    counts. All combinations are equally probable, because otherwise 90 % of the drawn numbers would have six
-    digits. A number can occur again only in the split "train", after all numbers with the same combination of
-    digit counts have been drawn.
+    A number consists of the thousands and a remainder below 1000. Each of the two parts has 0 to 3 digits,
+    which gives 16 combinations of digit counts. All combinations are equally probable, because otherwise 90 %
+    of the drawn numbers would have six digits. Only in the split "train" can a number occur again. All
+    numbers with the same combination of digit counts are drawn before a number occurs again.
 
     A number is in the same split for every seed. The splits "validation" and "test" have about 5 % of the
     numbers each. The split "train" has all remaining numbers, including all numbers below 100. A larger
@@ -319,7 +319,7 @@ def _split_of(text: str) -> str:
 
 def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
     # Call only the method `random` of the generator, because `random` returns the same numbers in every
-    # Python version. The results of `choice` and `shuffle` may differ between Python versions.
+    # Python version. The results of `choice` and `shuffle` can differ between Python versions.
     return choices[int(generator.random() * len(choices))]
 
 

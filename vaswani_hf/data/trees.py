@@ -28,7 +28,7 @@ WORD = "XX"
 WRAPPERS = ("", "TOP", "ROOT", "S1")
 # The tag of a trace in the Penn Treebank. A trace is an element without words.
 TRACE = "-NONE-"
-# Only ASCII white space separates words, because a no-break space may be part of a word, as in the French
+# Only ASCII white space separates words, because a no-break space can be part of a word, as in the French
 # number 10 000.
 _TOKEN = re.compile(
     r"""
@@ -40,7 +40,8 @@ _TOKEN = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-# Matches the label NP in `NP-SBJ-1=2` and in `NP|ADJP`, and a whole label between hyphens, such as `-LRB-`.
+# In `NP-SBJ-1=2` and in `NP|ADJP`, the pattern matches the label NP. The pattern matches the whole of a label
+# between hyphens, such as `-LRB-`.
 _LABEL = re.compile(r"-[^-]+-|[^-=|]+")
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
 
@@ -237,8 +238,8 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """Remove outermost brackets in `WRAPPERS`. If several constituents or a single word remain, add a bracket
-    TOP around them.
+    """Remove each outermost bracket whose label is in `WRAPPERS`. If several constituents or a single word
+    remain, add a bracket TOP around them.
     """
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
@@ -273,14 +274,16 @@ def treebank_files(names: list[str]) -> list[str]:
 
 
 def _files_of(path: str) -> list[str]:
-    """Return the `.mrg` files in a folder, the file `path` itself, or [] if `path` does not exist."""
+    """Return the `.mrg` files in the folder `path`. Return [`path`] if `path` is a file, and [] if `path`
+    does not exist.
+    """
     if os.path.isdir(path):
         return sorted(str(file) for file in Path(path).rglob("*") if file.name.endswith((".mrg", ".mrg.gz")))
     return [path] if os.path.isfile(path) else []
 
 
 def read_treebank(path: str) -> Iterator[Tree]:
-    """Yield the trees of one file. The file may be compressed (.gz)."""
+    """Yield the trees of one file. The file can be compressed (.gz)."""
     is_empty = True
     for tree in read_trees(read_lines(path), path):
         is_empty = False

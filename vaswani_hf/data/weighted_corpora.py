@@ -55,8 +55,8 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # For each place in an epoch, the largest source length and the largest target length (in tokens) of
-        # all pairs that can fill the place.
+        # For each place in an epoch, the maximum source and target lengths (in tokens) of the pairs that can
+        # take the place.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
@@ -79,13 +79,14 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """Return an array [num_places]. For each place of a corpus in an epoch, the array contains the length of
-    the longest pair that can fill the place.
+    """Return an array [num_places]. In each epoch, the sampler draws `num_places` pairs from the corpus. The
+    array contains, for each draw, the length of the longest pair that can be drawn.
     """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # In each epoch, place `i` of the corpus contains one of the pairs `first[i]` to `last[i]` (inclusive).
-    # `np.maximum.reduceat` returns the maximum of `lengths[first[i] : first[i + 1]]`, and can leave out
-    # `lengths[last[i]]`. Therefore take the maximum of the result and `lengths[last]`.
+    # In each epoch, draw `i` from the corpus is one of the pairs `first[i]` to `last[i]` (inclusive). For
+    # each `i`, `np.maximum.reduceat` returns the maximum of `lengths[first[i] : first[i + 1]]`. The slice
+    # does not always contain `lengths[last[i]]`. Therefore take the element-wise maximum of the result of
+    # `reduceat` and `lengths[last]`.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

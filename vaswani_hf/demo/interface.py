@@ -83,10 +83,8 @@ class _Actions:
         self.directions = {direction.label: direction for direction in directions}
 
     def translate(self, label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
-        """Return the translation, and HTML: confidences, word alignment, other translations, attention.
-
-        The attention is an empty string, so that the page removes the picture of the attention in the
-        previous text.
+        """Return the translation, and four HTML texts: the confidences, the word alignment, the translation
+        table, and an empty text. The empty text replaces the attention picture of the previous text.
         """
         if not text.strip():
             return "", "", "", "", ""
@@ -199,8 +197,8 @@ def alignment_as_html(text: str, translation: str, alignment: str) -> str:
     parts = []
     for pair in alignment.split():
         i, j = map(int, pair.split("-"))
-        # A word index in `alignment` can be too large for the text. Without spaces between sentences, as in
-        # Chinese, the whole text has fewer words than all its sentences together.
+        # A word index in `alignment` can be too large for the text. If no spaces separate the sentences, as
+        # in Chinese, the whole text has fewer words than the sum over its sentences.
         if i >= len(source) or j >= len(target):
             continue
         line = f'x1="{source_centers[i]:.0f}" y1="26" x2="{target_centers[j]:.0f}" y2="{_HEIGHT - 24}"'

@@ -32,7 +32,7 @@ GRADIO_VERSION = "6.31.0"
 _PYTHON_VERSION = "3.12"
 _INTERFACE_FILE = "interface.py"
 _APP_FILE = "app.py"
-# The folder of the Space with the modules that explain a translation. The push copies the folder `model` of
+# The folder in the Space for the modules that explain a translation. The push copies the folder `model` of
 # the package into the folder `_VIEW`. From the folder `browser` of the package, the push copies the folder
 # `view` and the modules `_VIEW_FILES`. The modules `_VIEW_FILES` import only each other and the modules of
 # `model`.
@@ -161,8 +161,8 @@ def stage_space(checkpoint: Path, staged: Path, repository: str, commit: str) ->
         "num_beams": generation.get("num_beams") or 1,
         "title": title,
     }
-    # Insert the values into app.py as JSON. The JSON of a text, a number or a list of texts is also valid
-    # Python code.
+    # Insert the values of the dict `values` into app.py as JSON. The JSON of a text, a number or a list of
+    # texts is also valid Python code.
     literals = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
     (staged / _APP_FILE).write_text(_APP.format(**literals), encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name(_INTERFACE_FILE), staged / _INTERFACE_FILE)

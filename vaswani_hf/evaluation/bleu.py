@@ -55,7 +55,9 @@ class CompoundSplitBLEU(BLEU):
 
 
 def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
-    """Raise an error if sacreBLEU has no tokenizer `tokenize`, or if a file or package for it is missing."""
+    """Raise an error if sacreBLEU has no tokenizer `tokenize`, or if the tokenizer needs a missing file or
+    package.
+    """
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
         raise InvalidValueError(f"`{key}` must be one of {known}, but is {tokenize!r}.")
@@ -136,8 +138,8 @@ def exact_match_by(
 
 
 def scoring_of_recipes(given: Collection[str], sections: Mapping[str, EvaluationSettings]) -> dict[str, Any]:
-    """Return the values of `tokenize` and `lowercase` in the recipes, without the options that `given`
-    contains. Raise an error if two recipes contain different values of a returned option, because all systems
+    """Return the values of `tokenize` and `lowercase` in the recipes. Leave out an option if `given` contains
+    its name. Raise an error if an option outside of `given` has different values in two recipes. All systems
     must be scored with the same options. `sections` maps the name of each checkpoint to the section
     `evaluation` of its recipe.
     """
@@ -160,7 +162,7 @@ def scoring_of_recipes(given: Collection[str], sections: Mapping[str, Evaluation
 
 
 def recipe_note(scoring: Mapping[str, Any], names: Collection[str]) -> str:
-    """Return a sentence about the options that come from the recipes of the checkpoints `names`."""
+    """Return a note that the options in `scoring` come from the recipes of the checkpoints `names`."""
     settings = " and ".join(
         f"`{key}: {value if key == 'tokenize' else format_value(value)}`" for key, value in scoring.items()
     )
@@ -238,7 +240,7 @@ class TranslationMetric(evaluate.Metric):
 def _reference_lists(
     predictions: Sequence[str], references: Sequence[str | Sequence[str]]
 ) -> list[list[str]]:
-    """Convert the references so that each prediction has a list of references."""
+    """Convert each entry of `references` to the list of references of one prediction."""
     if len(predictions) == 0:
         raise InvalidValueError("`predictions` must hold at least one translation, but is empty.")
     lists = [[entry] if isinstance(entry, str) else list(entry) for entry in references]

@@ -1,7 +1,7 @@
-"""Fits and measures the calibration of a checkpoint, which converts the token probabilities of a translation
-to the probability that the translation is good (has a chrF of at least `GOOD_CHRF`). The calibration error is
-the expected calibration error of Guo et al. 2017 (arXiv 1706.04599, Equation 3) with 10 bins, in percentage
-points.
+"""Fits and measures the calibration of a checkpoint. The calibration converts the token probabilities of a
+translation to the probability that the translation is good. A translation is good if its chrF is at least
+`GOOD_CHRF`. The calibration error is the expected calibration error of Guo et al. 2017 (arXiv 1706.04599,
+Equation 3) with 10 bins, in percentage points.
 """
 
 import io

@@ -20,21 +20,22 @@ from .systems import Report, System, TestSet
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# The minimum number of differing translations for a p-value, and the minimum number of sentences for a
-# confidence interval. If m translations of two systems differ, the randomization test has 2^m ways to swap
-# translations. Two of the 2^m ways always reach the size of the observed difference: to swap no translation,
-# and to swap all translations. Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10.
-# If only one translation differs, sacreBLEU's p-value of 0.0001 is too small, because sacreBLEU counts only
+# A p-value needs at least this number of differing translations, and a confidence interval at least this
+# number of sentences. If m translations of two systems differ, the randomization test has 2^m ways to swap
+# translations. Two of the 2^m ways always give a difference of the observed size: to swap no translation, and
+# to swap all translations. Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10. If
+# only one translation differs, sacreBLEU's p-value of 0.0001 is too small, because sacreBLEU counts only
 # differences that are larger than the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
 MOST_SENTENCES = 20_000
-# The maximum number of source words of each length bucket except the last, as in compare-mt (Neubig et al.
-# 2019).
+# For each group of sentences except the last, the maximum number of source words of a sentence, as in
+# compare-mt (Neubig et al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
-# Grey for the baseline, and the palette of Okabe and Ito, which colour-blind people can distinguish.
+# The colours of the systems: grey for the baseline, then the palette of Okabe and Ito. Colour-blind people
+# can distinguish the colours of this palette.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 # The mark of the baseline in tables and in the picture.
 _BASELINE = " (baseline)"
@@ -58,8 +59,8 @@ class Score:
 
     Attributes:
         confidence_interval: The 95 % confidence interval; None for fewer than `FEWEST_SENTENCES` sentences.
-        p_values: The p-values of the difference from the baseline; None for the baseline, and for a score on
-            a length bucket.
+        p_values: The p-values of the difference from the baseline. None for the baseline, and for scores on
+            the sentences of one length bucket.
     """
 
     score: float
@@ -128,7 +129,8 @@ class Comparison:
         systems: The scores on all sentences. The first system is the baseline.
         lengths: The scores by source length. Buckets without sentences are left out.
         signatures: The settings of each metric ("bleu" and "chrf") and of the significance tests.
-        recipe_note: A sentence about the scoring options that come from recipes; None without such options.
+        recipe_note: A sentence about the scoring options that come from recipes; None if no option comes from
+            a recipe.
     """
 
     sentences: int
@@ -468,7 +470,9 @@ def _length_table(comparison: Comparison, key: str) -> str:
 
 
 def comparison_picture(comparison: Comparison) -> bytes:
-    """Draw BLEU with 95 % confidence intervals by source length, as PNG, for at most `len(COLORS)` systems."""
+    """Draw the BLEU of each system by source length, with 95 % confidence intervals. Return the picture as
+    PNG. There can be at most `len(COLORS)` systems.
+    """
     # Import matplotlib here, because the import is slow and only pictures need matplotlib.
     from matplotlib.figure import Figure
 

@@ -121,7 +121,7 @@ def evaluate(
     translations, measured = translate_and_measure(model, sources, references, **options)
     scores = score_translations(
         translations,
-        # Remove spaces at both ends, because a line of a corpus may end in spaces.
+        # Remove spaces at both ends, because a line of a corpus can end in spaces.
         [reference.strip() for reference in references],
         tokenize=tokenize,
         lowercase=lowercase,
@@ -197,7 +197,7 @@ def _reference_batches(
     tokens_per_batch: int,
     languages: dict[str, str],
 ) -> Iterable[dict[str, torch.Tensor]]:
-    """Yield batches of the pairs that are not too long for the model."""
+    """Yield batches of sentence pairs, without the pairs that are too long for the model."""
     limit = translator.max_length
     options = TranslationOptions.of(**languages)
     segments = translator.segmenter.source_segments((source.strip() for source in sources), options)

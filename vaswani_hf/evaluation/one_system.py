@@ -15,7 +15,8 @@ class SystemScores(Record):
 
     Attributes:
         scores: Maps the name of each score to its value, see `Task.score_outputs`.
-        measured: The measurements. Only `sentences` is set if the system is a file of translations.
+        measured: The measurements. If the system is a file of translations, only the measurement `sentences`
+            is set.
         comet: The mean COMET score of the sentences; None if COMET is not computed.
         recipe_note: A sentence about options of BLEU that come from the recipe; None without such options.
     """

@@ -30,8 +30,8 @@ class PerturbedScores(Record):
         bleu: The BLEU of the translations, from 0 to 100.
         chrf: The chrF of the translations, from 0 to 100.
         changed_sentences: The number of sources that the perturbation has changed.
-        placeholders_kept: The percentage of changed sources whose placeholders are all in the translation;
-            only for the perturbation "placeholders".
+        placeholders_kept: The percentage of the changed sources for which the translation contains all
+            placeholders; only for the perturbation "placeholders".
     """
 
     bleu: float
@@ -41,7 +41,7 @@ class PerturbedScores(Record):
 
 
 class SystemRobustness(Record):
-    """The scores of a system on the test set ("clean") and on the copy of each perturbation."""
+    """The scores of a system on the original test set ("clean"), and on each changed copy of the test set."""
 
     system: str
     scores: dict[str, PerturbedScores]
@@ -72,7 +72,7 @@ def score_robustness(
     scoring: Mapping[str, Any],
     recipe_note: str | None = None,
 ) -> Report:
-    """Score systems on a test set and its changed copies. `scoring` are options of `score_translations`."""
+    """Score systems on a test set and its changed copies. `scoring` contains options of `score_translations`."""
     test_sets = perturbed_test_sets(*test_set)
     rows = [
         SystemRobustness(system=system.name, scores=_scores_of(system, test_sets, scoring))

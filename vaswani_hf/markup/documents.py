@@ -30,9 +30,9 @@ def translate_markup(text: str, format: str, translate: TranslateSentences) -> s
         text (str): The document.
         format (str): "html", "markdown", "srt" or "po".
         translate (callable): A function that translates a list of sentences, and returns a `Translation` for
-            each sentence. The field `alignment` of each `Translation` must have the word alignment, because
-            without a word alignment a pair of tags encloses whole sentences. If the `Translation` of a
-            sentence has an `error`, the sentence stays untranslated in the document.
+            each sentence. Each `Translation` must have the field `alignment`, because without a word
+            alignment a pair of tags encloses whole sentences. If the `Translation` of a sentence has an
+            `error`, the sentence stays untranslated in the document.
 
     Returns:
         str: The translated document, with the markup of the source.

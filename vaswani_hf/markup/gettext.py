@@ -14,8 +14,8 @@ _LINE = re.compile(
     r"\s*(?:#.*|(?:(?P<keyword>(?P<kind>msgctxt|msgid(?:_plural)?|msgstr)(?:(?<=msgstr)\[\d+\])?)\s*)?"
     r'"(?P<string>(?:[^"\\]|\\.)*)"\s*)?'
 )
-# Maps each kind of field to the kinds of fields that can come directly before the field. "" is the start of
-# the catalogue.
+# Maps each kind of field to the kinds of fields that can come directly before the field. The kind "" stands
+# for the start of the catalogue.
 _PREVIOUS = {
     "msgctxt": ("", "msgstr"),
     "msgid": ("", "msgstr", "msgctxt"),
@@ -127,8 +127,8 @@ def _num_forms(messages: Sequence[_Message]) -> int | None:
 
 
 def _is_translated(message: _Message) -> bool:
-    """Return True if the message already has a translation, or translations of all plural forms. Also return
-    True if the translation is marked as fuzzy.
+    """Return True if the message already has a translation, or translations of all plural forms. A
+    translation that is marked as fuzzy counts as a translation.
     """
     return all(field.string for field in message.values() if field.kind == "msgstr")
 

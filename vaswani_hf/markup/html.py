@@ -54,9 +54,9 @@ class _Reader(HTMLParser):
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         # The tags, texts and comments: tuples (offset in the document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # Maps the index of an opening tag in `_events` to True if the element is not translated, or to False
-        # if the element has `translate="yes"`. An element that inherits the setting of its parent is not in
-        # the dict.
+        # Each key is the index of an opening tag in `_events`. The value is True if the element is not
+        # translated, and False if the element has `translate="yes"`. If an element inherits the setting
+        # `translate` of its parent, the dict has no entry for the element.
         self.is_kept: dict[int, bool] = {}
         # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
         self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), text))
@@ -108,8 +108,7 @@ class _Reader(HTMLParser):
     def _elements(self) -> "list[tuple[str, str, str, bool]]":
         """Return a tuple (kind, name, source code, False) for each tag and each text, and a tuple (kind,
         name, source code, True) for an element that is not translated. The name of an untranslated element is
-        empty if the element has no end tag. The name is also empty if the element contains another element
-        with `translate="yes"`.
+        empty if the element has no end tag, or contains another element with `translate="yes"`.
         """
         ends, are_closed = self._ends()
         last = len(self._events) - 1
@@ -137,11 +136,11 @@ class _Reader(HTMLParser):
         return found
 
     def _ends(self) -> tuple[list[int], list[bool]]:
-        """Return the lists `ends` and `are_closed` with an entry for each event (a tag, a text or a comment).
-        For an opening tag, `ends[i]` is the index of the first event after the element, and `are_closed[i]`
-        is False if the element has no end tag. For texts, end tags and void elements, such as `<br>`,
-        `ends[i]` is i + 1, and `are_closed[i]` is True. Without an end tag, an inline element ends at the
-        next tag of a block element, and a block element ends at the end of its parent.
+        """Return two lists, `ends` and `are_closed`, with one element for each event (a tag, a text or a
+        comment). If event `i` is an opening tag, `ends[i]` is the index of the first event after the element.
+        `are_closed[i]` is False if the element has no end tag. For texts, end tags and void elements, such as
+        `<br>`, `ends[i]` is i + 1, and `are_closed[i]` is True. Without an end tag, an inline element ends at
+        the next tag of a block element, and a block element ends at the end of its parent.
         """
         last = len(self._events) - 1
         ends = [i + 1 for i in range(last)]
@@ -274,7 +273,8 @@ def divide_outer_space(pieces: Sequence[Piece]) -> tuple[str, list[Piece], str]:
 
 def _visible_range(raw: str) -> tuple[int, int]:
     """Return the offset of the first character of a text that is not white space, and the offset after the
-    last such character. If all characters are white space, the offsets are the length of the text, and 0.
+    last such character. If all characters are white space, the first offset is the length of the text, and
+    the second offset is 0.
     """
     characters = re.finditer(rf"{_REFERENCE.pattern}|.", raw, flags=re.DOTALL)
     visible = [match.span() for match in characters if not unescape(match[0]).isspace()]
@@ -308,5 +308,7 @@ def text_pieces(raw: str) -> list[Piece]:
 
 
 def _text_piece(raw: str) -> Piece:
-    """Convert a text without tags to a `Piece`. Only ASCII white space is joined to one space."""
+    """Convert a text without tags to a `Piece`. Each sequence of ASCII white space becomes one space. Other
+    white space does not change.
+    """
     return Piece("text", raw, re.sub(r"\s+", " ", unescape(raw), flags=re.ASCII))

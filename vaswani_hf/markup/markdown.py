@@ -82,8 +82,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     lines = text[len(metadata) :].split("\n")
     blocks: list[_Block] = []
     edits: list[_Edit] = []
-    # The line and the column at which the previous block ends. Without `cursor`, the search would find the
-    # first of two table cells with equal text twice.
+    # The line and the column at which the previous block ends. If two table cells have equal text, a search
+    # without `cursor` would find the first cell twice.
     cursor = (0, 0)
     # The parser writes the link definitions of the document into `definitions`.
     definitions: dict[str, Any] = {}
@@ -98,7 +98,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
         place = _place_of(token, content, lines, cursor)
         pieces = _InlineReader(token.content).pieces_of(token.children)
         if place is None:
-            # Set the cursor to the end of the line, so that no later cell of a table is found inside this cell.
+            # Move the cursor to the end of the line. Otherwise, the search for a later table cell could find
+            # text inside this cell.
             if token.map is not None:
                 cursor = token.map[0], len(lines[token.map[0]])
             continue
@@ -247,8 +248,8 @@ def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool
 def _place_of(
     token: Any, content: str, lines: Sequence[str], cursor: tuple[int, int]
 ) -> list[tuple[int, int, int]] | None:
-    """Return the place of the source code `content` in the format of `_Block.place`. Return None if the
-    document lacks a line of `content`.
+    """Return the place of the source code `content` in the format of `_Block.place`. Return None if a line of
+    `content` is not in the document.
     """
     if token.map is None:
         return None
@@ -331,8 +332,8 @@ class _InlineReader:
 
     def _source_of_break(self) -> str:
         match = _SOFT_OR_HARD_BREAK.match(self._content, self._position)
-        # Without a match, the source code has no line break at the position. Therefore `pieces_of` does not
-        # find "\n", and returns None.
+        # If `_SOFT_OR_HARD_BREAK` does not match, the source code has no line break at `_position`. Therefore
+        # `pieces_of` does not find "\n", and returns None.
         return match[0] if match else "\n"
 
     def _code(self, token: Any) -> tuple[str, list[Piece]]:
@@ -371,7 +372,9 @@ class _InlineReader:
 
 
 def _without_texts_of_autolinks(tokens: Sequence[Any]) -> list[Any]:
-    """Keep only the first token of each autolink, because the first token contains the whole source code."""
+    """Keep only the first token of each autolink, because the first token contains the source code of the
+    whole autolink.
+    """
     found = []
     is_in_autolink = False
     for token in tokens:
@@ -383,8 +386,8 @@ def _without_texts_of_autolinks(tokens: Sequence[Any]) -> list[Any]:
 
 
 def _after(pieces: list[Piece], length: int) -> list[Piece]:
-    """Remove the first `length` characters of the Markdown source, such as a check box, and return the
-    remaining pieces.
+    """Remove the first `length` characters, such as a check box, from the Markdown source of `pieces`. Return
+    the remaining pieces.
     """
     remaining = [*pieces]
     while length > 0 and remaining:
@@ -409,7 +412,8 @@ def _with_kept_elements(pieces: Sequence[Piece]) -> list[Piece]:
     piece. An element without end tag ends at the end of the block.
     """
     found: list[Piece] = []
-    # The name of the element, and the number of its start tags minus the number of its end tags.
+    # The name of the untranslated element, and its depth: the number of start tags so far, minus the number
+    # of end tags.
     name = ""
     depth = 0
     raw = ""

@@ -2,10 +2,10 @@
 atoms (parts that a translation must not change, such as `{name}`).
 
 Each sentence of a passage is translated without its tags. The word alignment determines the positions of the
-tags in the translation (see projection.py). The model usually receives a sentence with its unchangeable
-parts. If the translation contains an unchangeable part more often or less often than the source, the sentence
-is translated again without unchangeable parts. In the second translation, the word alignment also determines
-the positions of the unchangeable parts.
+tags in the translation (see projection.py). Usually, the model translates a sentence together with its
+unchangeable parts (atoms). If the translation contains an unchangeable part more often or less often than the
+source, the sentence is translated again without unchangeable parts. In the second translation, the word
+alignment also determines the positions of the unchangeable parts.
 """
 
 import re
@@ -23,7 +23,7 @@ from .projection import Bounds, Node, Unit, project, render
 # Translates sentences with the option `return_alignments`, and returns a `Translation` for each sentence.
 TranslateSentences = Callable[[Sequence[str]], Iterable[Translation]]
 
-# Groups: the punctuation before a word, the word, and the punctuation after the word.
+# The three groups match the punctuation before a word, the word, and the punctuation after the word.
 _WORD = re.compile(r"([^\w\s]*)(\S*?)([^\w\s]*)")
 # Matches white space that is not an ASCII character, such as a space that does not break.
 _OTHER_SPACE = re.compile(r"[^\S \t\n\r\f\v]")
@@ -112,8 +112,8 @@ class _Sentence:
         return _OTHER_SPACE.sub(" ", "".join(self.texts())).strip()
 
     def may_keep_atoms(self) -> bool:
-        """Return True if no unchangeable part consists only of letters, and no unchangeable part also occurs
-        in the other text of the source sentence.
+        """Return False if an unchangeable part consists only of letters, or if its text also occurs elsewhere
+        in the source sentence. Otherwise return True.
         """
         source = self.source()
         return all(
@@ -150,7 +150,9 @@ def translate_passages(passages: Sequence[Passage], translate: TranslateSentence
 
 
 def join_parts(documents: Sequence[Sequence[str | Passage]], translate: TranslateSentences) -> list[str]:
-    """Translate each `Passage` of a document, copy each string, and join the translations and the strings."""
+    """Translate each part of a document that is a `Passage`, and copy each part that is a string. Join the
+    parts of each document.
+    """
     passages: list[Passage] = []
     for parts in documents:
         passages += [part for part in parts if isinstance(part, Passage)]
@@ -203,7 +205,7 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
             offset += len(piece.text)
             while piece.kind == "text" and cuts and cuts[0][1] <= offset:
                 end, begin = cuts.popleft()
-                # The white space after the sentence can begin in an earlier piece.
+                # The white space after the sentence can begin in a piece before `piece`.
                 last_text = text[start:end] or text[start:begin]
                 sentences[-1].pieces.append(Piece("text", text=last_text))
                 sentences.append(_Sentence(separator=text[max(start, end) : begin] or " "))
@@ -308,7 +310,8 @@ class _SourceBuilder:
     def __init__(self) -> None:
         self.root = Node()
         self.units: list[Unit] = []
-        # The root, and the pairs of tags whose closing tag is not reached yet.
+        # The root of the tree, and each pair of tags whose opening tag has been read but whose closing tag
+        # has not.
         self._open_nodes = [self.root]
 
     def add_sentence(self, sentence: _Sentence) -> None:
@@ -317,9 +320,10 @@ class _SourceBuilder:
         self._word = -1
         # The white space before the next unit.
         self._space = " "
-        # The character of the source before the next piece, or "X" after an unchangeable part.
+        # The character of the source before the next piece; "X" if the next piece follows an unchangeable
+        # part.
         self._before = ""
-        # The nodes after the last text and the last unchangeable part.
+        # The nodes whose field `after` (the next character of the source) is not yet known.
         self._last_nodes: list[Node] = []
         first = len(self.units)
         for piece, text in zip(sentence.pieces, sentence.texts(), strict=True):
@@ -387,8 +391,8 @@ class _SourceBuilder:
         node = self._open_nodes.pop()
         node.closing = piece.raw
         node.source_end = len(self.units)
-        # `node.after` still contains the character after the opening tag. The next call of `_set_after`
-        # stores the character after the closing tag in `node.after`.
+        # Clear `node.after`, because it contains the character after the opening tag. The next call of
+        # `_set_after` stores the character after the closing tag in `node.after`.
         node.after = ""
         self._last_nodes.append(node)
 
@@ -408,8 +412,8 @@ class _SourceBuilder:
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A substring of a word in a translation. `atom` is the unchangeable part, such as `{name}`, that
-    contains the substring, or empty. An unchangeable part with spaces, such as `<%= x %>`, has a `_Part` for
-    each of its words.
+    contains the substring, or empty. If an unchangeable part contains spaces, as in `<%= x %>`, each word of
+    the unchangeable part is a separate `_Part`.
     """
 
     text: str
@@ -434,8 +438,8 @@ def _target_units(translation: Translation, source: Sequence[Unit], separator: s
                 index = atoms[part.atom].popleft()
                 of_part = [replace(source[index], source=index)]
             elif not part.begins_atom and units and units[-1].text == part.atom:
-                # Skip the later words of an unchangeable part with spaces, such as `<%= x %>`, because
-                # `units` already contains the whole unchangeable part.
+                # If an unchangeable part contains spaces, such as `<%= x %>`, skip its later words. `units`
+                # already contains the whole unchangeable part.
                 space = ""
                 continue
             else:
@@ -505,7 +509,9 @@ def _pattern_of(atoms: Iterable[str]) -> re.Pattern[str]:
 
 
 def _units_of_chunk(chunk: str, source: Sequence[Unit], aligned: Sequence[int]) -> list[Unit]:
-    """Divide a target word into units. `aligned` has the indices of the aligned source units."""
+    """Divide a target word into units. `aligned` contains the indices in `source` of the units that are
+    aligned with the target word.
+    """
     if "".join(source[i].text for i in aligned) == chunk:
         return [Unit(source[i].text, source=i) for i in aligned]
     before, word, after = _WORD.fullmatch(chunk).groups()  # type: ignore[union-attr]

@@ -3,8 +3,8 @@
 import re
 
 # Code of templates, such as `<%= x %>` (ERB), `<?= $x ?>` (PHP), `{% if x %}` (Jinja) and `[% x %]` (Template
-# Toolkit). The patterns match no code with a second opening mark, such as `<% <% x %>`, because otherwise the
-# search time would grow with the square of the length of a text with many opening marks.
+# Toolkit). The patterns match no code with a second opening mark, such as `<% <% x %>`. Otherwise the search
+# time would be quadratic in the length of a text with many opening marks.
 _ERB = r"<%(?s:(?!<%|%>).)*%>"
 _PHP = r"<\?(?s:(?!<\?|\?>).)*\?>"
 _JINJA = r"\{%(?:(?!\{%|%\}).)*%\}"

@@ -4,9 +4,9 @@ alignment determines the positions of the tags and the atoms.
 A `Unit` is a word, the punctuation before or after a word, or an unchangeable part. A `Node` is a pair of
 tags, a single tag, or an unchangeable part that the model does not receive. The nodes form a tree: a node
 between two tags is a child of the pair of tags. In the translation, each pair of tags encloses one contiguous
-range of units. The range is inside the range of the parent pair. Two pairs of tags with the same parent
-enclose ranges that do not overlap. Therefore each tag occurs exactly once in the translation, and the pairs
-of tags are nested.
+range of units. The range of a pair of tags is inside the range of the parent pair. Two pairs of tags with the
+same parent enclose ranges that do not overlap. Therefore each tag occurs exactly once in the translation, and
+the pairs of tags are nested.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,10 +47,10 @@ class Node:
         closing (str): The source code of the closing tag of a pair.
         kind (str): "pair" (two tags), "open" or "close" (a tag whose partner is missing), or "atom" (an
             unchangeable part).
-        before (str): The character of the source before the node; "X" if the node follows an unchangeable
-            part; empty at the beginning of the sentence.
-        after (str): The character of the source after the node; "X" if an unchangeable part follows the node;
-            empty at the end of the sentence.
+        before (str): The character before the node in the source. "X" after an unchangeable part, and "" at
+            the beginning of the sentence.
+        after (str): The character after the node in the source. "X" before an unchangeable part, and "" at
+            the end of the sentence.
         source_start (int): The index of the first source unit after the node; for a pair, after the opening
             tag.
         source_end (int): For a pair of tags, the index of the first source unit after the closing tag.
@@ -75,8 +75,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The unit ranges of one sentence: `source_start` (inclusive) to `source_end` (exclusive) in the source,
-    and `start` to `end` in the translation.
+    """The units of one sentence: the slice `source_start:source_end` of the source units, and the slice
+    `start:end` of the translation units.
     """
 
     source_start: int
@@ -102,7 +102,7 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
             child.start = child.end = _position(child, parent, target, sentences)
             _move_out_of_pairs(child, pairs)
             if child.kind != "atom":
-                # Opening and closing tags whose partners are in other passages keep their order.
+                # Keep the order of opening and closing tags whose partner tags are not in this passage.
                 last_tag = child.start = child.end = max(child.start, last_tag)
         parents += pairs
 
@@ -114,9 +114,9 @@ def _place_pairs(
     target: Sequence[Unit],
     sentences: Sequence[Bounds],
 ) -> None:
-    """Set `start` and `end` of each pair of tags directly inside `parent`. First place the pairs for which
-    `_aligned_range` returns a range. Then place each remaining pair around a word that no placed pair
-    encloses.
+    """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`. First place
+    each pair of tags for which `_aligned_range` finds a range in every sentence of the pair. Then place each
+    remaining pair around a target word that is outside of all placed pairs.
     """
     free = [True] * len(target)
     unsure = []
@@ -154,7 +154,9 @@ def _inside(sentences: Sequence[Bounds], pair: Node) -> Iterable[Bounds]:
 
 
 def _region(parent: Node, sentence: Bounds) -> tuple[int, int]:
-    """Return the range of target units that are in the sentence and inside the parent node."""
+    """Return the start and the end (indices of target units) of the part of `sentence` that is inside
+    `parent`.
+    """
     start = min(max(parent.start, sentence.start), parent.end)
     return start, max(start, min(parent.end, sentence.end))
 
@@ -225,8 +227,8 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair of tags to the longest run of free units between `start` and `end`. A free unit
-    is outside all other pairs.
+    """Set the range of a pair of tags to the longest run of free units between `start` and `end`. No other
+    pair of tags with the same parent encloses a free unit.
     """
     best = (start, start)
     run_start = start
@@ -245,7 +247,8 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
     The node comes directly after the translation of the preceding source unit. If the preceding source unit
     has no translation, the node comes directly before the translation of the following source unit. For an
     opening tag without a closing tag, the following source unit is tried first. If neither the preceding nor
-    the following source unit has a translation, the node keeps its relative position in the sentence.
+    the following source unit has a translation, the position is proportional. For example, a node in the
+    middle of the sentence stays in the middle.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -272,9 +275,9 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """Move a node without words out of each pair of tags that encloses the node in the translation but not in
-    the source. If the node precedes the pair in the source, put the node before the opening tag, otherwise
-    after the closing tag.
+    """A node without words can be inside a pair of tags in the translation, but not in the source. Move the
+    node out of each such pair. If the node precedes the tags in the source, put the node before the opening
+    tag. Otherwise, put the node after the closing tag.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:
@@ -364,8 +367,8 @@ class _Writer:
             return "", ""
         is_after_unit = self._is_aligned(node.start - 1, node.source_start - 1)
         if node.before.strip() and (is_after_unit or self._is_after_atom(node)):
-            # Write no space before the node, because in the source text a unit (such as a word) or an
-            # unchangeable part directly precedes the node.
+            # Write no space before the node. In the source, a unit (such as a word) or an unchangeable part
+            # directly precedes the node.
             is_next_spaced = node.start < self._num_spaced
             return "", self._space_after(node) if is_next_spaced else ""
         before = self._space_before(node)
@@ -393,8 +396,8 @@ class _Writer:
         return space
 
     def _space_after(self, node: Node) -> str:
-        """Return the space after a node without words, such as an image. The space before the next word is
-        already written, in front of the node.
+        """Return the space after a node without words, such as an image. The space that belongs to the next
+        word has already been written in front of the node.
         """
         is_next = self._is_aligned(node.start, node.source_start)
         if not node.after or (is_next and node.after.isalnum()):

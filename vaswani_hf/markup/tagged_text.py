@@ -1,4 +1,4 @@
-"""Translates texts that may contain tags but are not HTML documents: subtitles and messages of programs."""
+"""Translates subtitles and messages of programs: texts that can contain tags, but are not HTML documents."""
 
 import re
 from collections import Counter
@@ -11,9 +11,9 @@ _LINE_MARK = r"(?m:^[-–—]\ +|^[♪♫]+\ *|\ *[♪♫]+$)"
 # Matches a tag such as `<b>`, or a numbered tag of Lingui or i18next such as `<0>`.
 _TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*|\d+(?=\s*/?>))(?:\s[^<>]*|/)?>"
 # The group "break" matches parts that are copied unchanged. Examples are template statements, control
-# characters such as tabs, and white space at both ends of a text. A dash at the start of a line, as in a
-# dialogue, and musical notes at both ends of a line are also a "break". The last alternative of the pattern
-# matches a "<" that does not begin a tag, as in "I <3 you".
+# characters such as tabs, and white space at both ends of a text. The group also matches a dash at the start
+# of a line, and musical notes at the start or the end of a line. The last alternative of the pattern matches
+# a "<" that does not begin a tag, as in "I <3 you".
 _PART = re.compile(
     rf"(?P<break>{STATEMENT.pattern}|[\x00-\x1f]|\A\s+|\s+\Z|{_LINE_MARK})|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);|<\d*|[♪♫]+)",
     re.VERBOSE,
@@ -21,8 +21,8 @@ _PART = re.compile(
 
 
 def translate_tagged_texts(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
-    """Translate each text. Keep the source text if the model has written a tag, so that the translation has
-    other tags than the text.
+    """Translate each text. Keep the source text if the translation has other tags, because the model itself
+    has then written a tag.
     """
     translations = translate_passages([_passage(text) for text in texts], translate)
     return [

@@ -185,7 +185,7 @@ class VaswaniAttention(nn.Module):
         """Compute attention. Return the output [B, T, D], and the attention weights [B, H, T, S] or None.
 
         Queries come from `hidden_states` [B, T, D]. In cross-attention, keys and values come from the
-        encoder's output `key_value_states` [B, S, D]. `key_value_states` may have one row for each sentence
+        encoder's output `key_value_states` [B, S, D]. `key_value_states` can have one row for each sentence
         instead of one row for each beam.
         """
         batch_shape = hidden_states.shape[:-1]
@@ -299,7 +299,9 @@ class VaswaniAttention(nn.Module):
 
 
 def _merge_beams(query: torch.Tensor, num_sentences: int, attention_mask: Any) -> tuple[torch.Tensor, Any]:
-    """Merge the beams of a sentence into one row: [B, H, T, K] to [num_sentences, H, beams * T, K]."""
+    """Merge the beams of each sentence into one row. The shape of the query changes from [B, H, T, K] to
+    [num_sentences, H, beams * T, K].
+    """
     length = query.shape[2]
     query = query.unflatten(0, (num_sentences, -1)).transpose(1, 2).flatten(2, 3)
     is_tensor = isinstance(attention_mask, torch.Tensor)
@@ -359,8 +361,8 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Map the name of each parameter to the number of elements per head and the inverse of the initial
-        variance.
+        """Map the name of each parameter to two numbers: the number of elements per head, and the inverse of
+        the initial variance.
         """
         raise NotImplementedError
 
@@ -445,9 +447,9 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
         name (str): The name of the score function in configs. The name must not be the name of a built-in
             score function.
         attention_class (type): A subclass of `VaswaniAttention`, defined at the top level of a Python file.
-            The class may override `scores(query, key)`, which maps queries [B, H, T, K] and keys [B, H, S, K]
-            to scores [B, H, T, S]. The class may also define `local_mask`. `scores` may use `self.scaling`,
-            which is 1 / sqrt(d_k). The class must create its parameters in `__init__`, and may set their
+            The class can override `scores(query, key)`, which maps queries [B, H, T, K] and keys [B, H, S, K]
+            to scores [B, H, T, S]. The class can also define `local_mask`. `scores` can use `self.scaling`,
+            which is 1 / sqrt(d_k). The class must create its parameters in `__init__`, and can set their
             initial values in a method `init_scores()`.
 
     Raises:
@@ -468,7 +470,7 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
-    """Return the attention class for the score function of cross-attention if `is_cross` is True, else of
+    """Return the attention class that the config selects: for cross-attention if `is_cross` is True, else for
     self-attention.
     """
     name = config.score_of(is_cross)
@@ -481,14 +483,15 @@ def can_be_fused(kind: type[VaswaniAttention]) -> bool:
 
 
 class AttentionRecorder:
-    """Records the cross-attention weights of selected decoder layers, as the argument `attention_recorder` of
-    a model. A recorded layer computes the attention weights with `VaswaniAttention.weights`, because fused
-    kernels return no weights.
+    """Records the cross-attention weights of selected decoder layers. Pass a recorder to a model as the
+    argument `attention_recorder`. A recorded layer computes the attention weights with
+    `VaswaniAttention.weights`, because fused kernels return no weights.
     """
 
     def __init__(self, layers: Collection[int]):
         self.layers = frozenset(layers)
-        # Maps the index of a layer to weights [B, T, S] float32, averaged over the heads.
+        # Maps the index of each recorded layer to the attention weights [B, T, S] float32, averaged over the
+        # heads.
         self.weights: dict[int, torch.Tensor] = {}
 
     def record(self, layer_idx: int, weights: torch.Tensor) -> None:

@@ -59,7 +59,9 @@ class Segment:
 
 
 class Layout(NamedTuple):
-    """The N segments of a text, and the N + 1 separators before, between and after their translations."""
+    """The N segments of a text, and the N + 1 separators: the texts before, between and after the
+    translations of the segments.
+    """
 
     segments: list[Segment]
     separators: list[str]
@@ -72,16 +74,17 @@ class Hypothesis:
     # The token ids [T] of the translation without the start token. Forced tokens come first. The last token
     # is `</s>` unless the search stopped at the length limit.
     token_ids: list[int]
-    # The number of tokens at the beginning that the search did not choose: the language token and the target
-    # prefix.
+    # The number of forced tokens at the beginning of `token_ids`: the language token and the target prefix.
+    # The search did not choose these tokens.
     num_forced: int = 0
-    # 1 if the length penalty counts a forced language token, otherwise 0. The length penalty never counts the
-    # target prefix.
+    # The number of forced language tokens that the length penalty counts (0 or 1). The length penalty never
+    # counts the target prefix.
     num_counted: int = 0
-    # The number of forced tokens at the end: 1 for a forced `</s>` at the length limit, otherwise 0.
+    # The number of forced tokens at the end of the hypothesis: 1 if the length limit forced `</s>`, otherwise
+    # 0.
     num_ending: int = 0
-    # The text of the translation, and the required phrases that the translation lacks (None if it lacks no
-    # phrase). The translator sets `text` and `unmet_phrases`.
+    # The text of the translation, and the required phrases that are missing in the translation. If no phrase
+    # is missing, `unmet_phrases` is None. The translator sets `text` and `unmet_phrases`.
     text: str = ""
     unmet_phrases: list[str] | None = None
     # The score of the hypothesis in the search. Only the CTranslate2 backend sets `score`.
@@ -128,8 +131,8 @@ class Backend(Protocol):
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """Return the token log-probabilities and the attention of one given hypothesis for each of the B
-        segments. Raise a `NotFiniteError` with the source text if logits are not finite.
+        """For each of the B segments, return the token log-probabilities and the attention of the given
+        hypothesis. Raise a `NotFiniteError` with the source text if logits are not finite.
 
         The log-probabilities (in nats) leave out forced tokens. The attention [N, T, S] float32 is the
         cross-attention of the last `num_layers` layers, averaged over heads; None if the backend cannot
@@ -160,8 +163,8 @@ class PyTorchBackend:
 
     @property
     def max_positions(self) -> float | None:
-        """See `Backend.max_positions`. Among Vaswani models, only a model with learned positions limits the
-        number of tokens.
+        """See `Backend.max_positions`. A Vaswani model limits the number of tokens only if the model has
+        learned positions.
         """
         return self.model.config.num_positions if self._is_vaswani else None
 
@@ -198,7 +201,9 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """Return True if the length limit of the search counts the padding before shorter target prefixes."""
+        """Return True if the length limit also counts the padding before target prefixes that are shorter
+        than the longest prefix of the batch.
+        """
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
@@ -301,7 +306,9 @@ class PyTorchBackend:
         prompt_length: int,
         arguments: dict[str, Any],
     ) -> None:
-        """Record in the hypotheses a forced language token, and a forced `</s>` at the length limit."""
+        """Record in each hypothesis whether the search forced a language token, and whether the search forced
+        `</s>` at the length limit.
+        """
         language = setting_of("forced_bos_token_id", arguments, self.generation_config)
         end = setting_of("forced_eos_token_id", arguments, self.generation_config)
         if language is None and end is None:
@@ -381,8 +388,8 @@ def token_log_probs(
         # Convert the logits of one row at a time to float32, because a float32 copy of all logits would take
         # too much memory.
         total = torch.stack([row.float().logsumexp(-1) for row in logits])
-        # If a logit is +inf, set the log-probability to NaN, because the difference `chosen - total` can be
-        # -inf (probability 0).
+        # If a logit is +inf, `chosen - total` can be -inf, as for a token with the probability 0. Therefore
+        # set the log-probability to NaN.
         log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
         if num_layers:
             layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]
@@ -432,8 +439,8 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 def _name_text(error: Any, segments: list[Segment]) -> None:
     """Set `text` and `phrase_texts` of a `SentenceError`.
 
-    Test the attributes of the error instead of its class. transformers may load the file of the class twice,
-    once for the model and once for the pipeline, so `isinstance` may return False.
+    Test the attributes of the error instead of its class. transformers can load the file of the class twice,
+    once for the model and once for the pipeline. Then `isinstance` returns False.
     """
     number = getattr(error, "sentence", None)
     if number is None:

@@ -98,11 +98,12 @@ class SearchTask:
 class BeamSearch:
     """Runs beam search for all sentences of a batch at the same time. `results` returns the translations.
 
-    `config.num_beams` is K, and `config.num_return_sequences` is R. `candidates` and `stopping_rule` apply if
-    `task.strategies` does not contain them. `sentences` [N] int64 are the indices of the sentences to
-    translate, by default all. Each call of a logits processor receives `rows_per_sentence` beams of a
-    sentence, by default all beams. Each call of a stopping criterion receives `rows_per_sentence` candidates
-    of a sentence, by default all candidates.
+    `config.num_beams` is K, and `config.num_return_sequences` is R. `task.strategies` overrides the arguments
+    `candidates` and `stopping_rule`. `sentences` [N] int64 are the indices of the sentences to translate, by
+    default all. Each call of a logits processor receives `rows_per_sentence` beams of each sentence. If
+    `rows_per_sentence` is None, one call receives all beams. Each call of a stopping criterion receives
+    `rows_per_sentence` candidates of each sentence. If `rows_per_sentence` is None, one call receives all
+    candidates.
     """
 
     def __init__(
@@ -123,7 +124,8 @@ class BeamSearch:
         num_ends = 0 if self.eos is None else len(self.eos)
         self.num_candidates = max(2, 1 + num_ends) * self.num_beams
         self.fill = padding_token(config)
-        # The id of the padding token if the search must not choose padding, else None.
+        # `excluded` is the id of the padding token if the search must never choose this token. Otherwise
+        # `excluded` is None.
         self.excluded = task.models[0].excluded_class(0.0, None)
         self.last_limit = int(task.limits.max())
         self.may_remove_sentences = not (
@@ -146,8 +148,8 @@ class BeamSearch:
         self.num_new = 0  # The number of new tokens in each beam.
         self.is_over = False
         # Skip the handling of ended candidates in steps without ended candidates. Skip the stopping rule
-        # until the first candidate has ended. On a GPU, the check for ended candidates would make the CPU
-        # wait for the GPU. With sampling, each step must sort the candidates.
+        # until the first candidate has ended. Skip nothing on a GPU, because a check whether a candidate has
+        # ended would make the CPU wait for the GPU. With sampling, each step must sort the candidates.
         self.skips_idle_work = not (config.do_sample or needs_sync(task.limits))
         self.has_finished = not self.skips_idle_work
         # Set `is_late` to False if one additional step of the search would have side effects: recorded
@@ -176,10 +178,11 @@ class BeamSearch:
         """Return the default stopping rule.
 
         The rule computes an upper bound for the score of an unfinished translation, and compares the bound
-        with finished translations. If the bound is reliable, the rule considers the `num_return_sequences`
-        best finished translations. If the bound is unreliable, or with `transformers_compatible`, the rule
-        considers the `num_beams` best finished translations, as in transformers. The bound is unreliable with
-        logits processors, or if the rule considers only the current length.
+        with finished translations. If the bound is reliable, the rule compares the bound with the
+        `num_return_sequences` best finished translations. If the bound is unreliable or
+        `transformers_compatible` is true, the rule considers the `num_beams` best finished translations, as
+        in transformers. The upper bound is unreliable with logits processors, or if the stopping rule
+        considers only the current length.
         """
         task = self.task
         config = self.config
@@ -197,7 +200,9 @@ class BeamSearch:
         return TreeAttentionDecoder(model, self.config, inputs)
 
     def _prompt_paths(self) -> torch.Tensor:
-        """Return the prompts of all B sentences, [B, K, P, 1 or 2], in the format of `Beams.paths`."""
+        """Return the prompts of all B sentences in the format of `Beams.paths`: [B, K, P, 1], or [B, K, P, 2]
+        with `transformers_compatible`.
+        """
         prompt = self.task.prompt
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if self.task.transformers_compatible:
@@ -222,7 +227,9 @@ class BeamSearch:
             self.reader.finish()
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
-        """Run parts 2 to 5 of a step (see the top of this file). Each model has logits [N, 1 or K, V]."""
+        """Run parts 2 to 5 of a step (see the top of this file). `logits` contains a tensor for each model:
+        [N, K, V], or [N, 1, V] if one row applies to all beams of a sentence.
+        """
         beams = self.beams
         was_open = beams.is_open
         # Part 2: choose the candidates.
@@ -247,8 +254,8 @@ class BeamSearch:
             self._remove_closed_sentences(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities [N, K or 1, V] after the logits processors. Also return the
-        log-probabilities [N, K or 1] of one vocabulary token before the logits processors, to check for NaN.
+        """Apply the logits processors, and return the log-probabilities [N, K or 1, V]. To check for NaN,
+        also return the log-probabilities [N, K or 1] of one token before the logits processors.
 
         The log-probability of one token is enough, because all log-probabilities of a row are NaN if one
         logit is NaN or +inf, or if all logits of the row are -inf.
@@ -279,12 +286,12 @@ class BeamSearch:
         return ended
 
     def _call_with_rows(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
-        """Call a logits processor or a stopping criterion with `values` [N, beams, ...] in the shape [B *
+        """Pass `values` [N, beams, ...] to a logits processor or a stopping criterion, in the shape [B *
         beams, ...].
 
-        The rows [B * beams, ...] of sentences that were removed from the batch are zeros, so that the row
-        index of a beam never changes. If `rows_per_sentence` is set, each call receives exactly
-        `rows_per_sentence` rows per sentence.
+        Sentences that were removed from the batch keep their rows, filled with zeros, so that the row index
+        of a beam never changes. If `rows_per_sentence` is set, each call receives exactly `rows_per_sentence`
+        rows per sentence.
         """
         num_sentences = len(self.task.prompt)
         size = self.rows_per_sentence or values[0].shape[1]
@@ -311,8 +318,8 @@ class BeamSearch:
         self.has_finished = True
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """End the search for each sentence whose results are final. Return True for each sentence whose
-        search continues, [N] bool.
+        """End the search for each sentence whose results are final. Return a bool tensor [N] that is True for
+        each sentence whose search continues.
         """
         beams = self.beams
         if not self.has_finished:
@@ -331,7 +338,7 @@ class BeamSearch:
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Keep `num_staying` sentences in the batch, and remove only sentences whose search has ended. If
-        `StepReader` reads one step late, `num_staying` is the number of sentences whose search continued
+        `StepReader` reads one step late, `num_staying` is the number of sentences whose search had not ended
         after the previous step. Therefore the batch can still contain some sentences whose search has ended.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
@@ -342,9 +349,9 @@ class BeamSearch:
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Return the tokens [B * R, T], the scores [B * R] and the beam indices of the R best translations.
 
-        The beam indices are the tensor `beam_indices` [B * R, T - P] of transformers, or None without
-        `transformers_compatible`. The row of a missing translation contains the prompt and padding, and has
-        the score -inf.
+        The beam indices are the tensor `beam_indices` [B * R, T - P] of transformers. Without
+        `transformers_compatible`, the beam indices are None. The row of a missing translation contains the
+        prompt and padding, and has the score -inf.
         """
         kept = slice(self.config.num_return_sequences)
         prompt_length = self.task.prompt.shape[1]
@@ -378,8 +385,9 @@ def _averaged_log_probs(logits: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """Return True if a user has written a logits processor, a criterion or a `prefix_allowed_tokens_fn`. User
-    code can expect the rows of all sentences, so the search must not remove sentences from the batch.
+    """Return True if the search uses a logits processor, a stopping criterion or a `prefix_allowed_tokens_fn`
+    that a user has written. User code can expect the rows of all sentences, so the search must not remove
+    sentences from the batch.
     """
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}

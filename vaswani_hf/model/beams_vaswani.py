@@ -17,7 +17,7 @@ from .decoding_vaswani import gather_beams
 # same score.
 EMPTY_SCORE = -1e9
 # The score of a token, candidate or translation that the search must not choose. `EXCLUDED_SCORE` is lower
-# than `EMPTY_SCORE`, so that the search never chooses an excluded candidate instead of an empty place.
+# than `EMPTY_SCORE`. Therefore the search rather leaves a place empty than chooses an excluded candidate.
 EXCLUDED_SCORE = 2 * EMPTY_SCORE
 
 
@@ -51,15 +51,17 @@ class Beams:
     Attributes:
         sentences: The indices of the sentences, [N] int64.
         scores: The summed log-probabilities of the beams, [N, K] float32.
-        paths: The tokens of the beams, [N, K, T, 1] int64. With `transformers_compatible`, [N, K, T, 2]: the
-            token id, and the row index of the beam that the token has extended.
+        paths: The tokens of the beams, [N, K, T, 1] int64. With `transformers_compatible`, the shape is [N,
+            K, T, 2]. For each token, `paths` then contains the token id, and the row index of the beam that
+            the token has extended.
         parents: The beam of the previous step that each beam extends, [N, K] int64. The attribute does not
             exist before the first step.
         is_open: True for each sentence that still accepts finished translations, [N] bool.
     """
 
     def __init__(self, prompts: torch.Tensor, sentences: torch.Tensor):
-        # `prompts` [B, K, P, 1 or 2] has the format of `paths`.
+        # `prompts` [B, K, P, 1 or 2] contains the tokens of the prompts in the format of the attribute
+        # `paths`.
         self.sentences = sentences
         self.paths = prompts[sentences]
         # Keep only the first beam of each sentence, because all beams are equal at the start.
@@ -74,7 +76,9 @@ class Beams:
         return self.paths[..., 0]
 
     def extended_paths(self, candidates: Candidates) -> torch.Tensor:
-        """Return the paths of the candidates, [N, C, T + 1, 1 or 2]."""
+        """Return the paths of the candidates in the format of `paths`: [N, C, T + 1, 1], or [N, C, T + 1, 2]
+        with `transformers_compatible`.
+        """
         new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
         if self.paths.shape[3] == 2:
             rows = candidates.parents + self.sentences.unsqueeze(1) * self.paths.shape[1]
@@ -85,8 +89,8 @@ class Beams:
     def replace(self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor | None) -> None:
         """Replace the beams by the K best candidates that have not ended.
 
-        `paths` [N, C, T, 1 or 2] are the paths of the candidates, and `ended` [N, C] is True for candidates
-        that have ended. Pass None as `ended` only if no candidate has ended and the candidates are sorted by
+        `paths` [N, C, T, 1 or 2] are the paths of the candidates. `ended` [N, C] is True for candidates that
+        have ended. Pass None as `ended` only if no candidate has ended and the candidates are sorted by
         score.
         """
         num_beams = self.paths.shape[1]
@@ -119,8 +123,8 @@ class FinishedTranslations:
     """
 
     def __init__(self, prompts: torch.Tensor, fill: int):
-        # `prompts` [B, K, P, 1 or 2] has the format of `Beams.paths`. `fill` is the id of the token that pads
-        # a row after the end of a translation.
+        # `prompts` [B, K, P, 1 or 2] contains the tokens of the prompts in the format of `Beams.paths`.
+        # `fill` is the id of the token that pads a row after the end of a translation.
         self.scores = torch.full(prompts.shape[:2], EMPTY_SCORE, device=prompts.device)
         self.lengths = torch.zeros(prompts.shape[:2], dtype=torch.int64, device=prompts.device)
         self.paths = prompts.clone()
@@ -140,8 +144,8 @@ class FinishedTranslations:
         self.paths[sentences] = gather_beams(both_paths, kept)
 
     def copy_from(self, earlier: "FinishedTranslations", sentences: torch.Tensor) -> None:
-        """Copy the translations of `earlier` (at most K per sentence) for the sentences whose entry in
-        `sentences` [B] is True.
+        """For each sentence with True in `sentences` [B], copy the finished translations (at most K) from
+        `earlier`.
         """
         beams = slice(earlier.scores.shape[1])
         length = max(earlier.paths.shape[2], self.paths.shape[2])

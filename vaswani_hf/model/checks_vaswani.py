@@ -17,8 +17,8 @@ from typing import Any
 
 from .errors_vaswani import InvalidValueError
 
-# Maps each symbol of the paper to the config field with the same meaning (the field of the encoder, if the
-# encoder and the decoder have separate fields).
+# Maps each symbol of the paper to the config field with the same meaning. If the encoder and the decoder have
+# separate fields, the dict contains the field of the encoder.
 PAPER_SYMBOLS = {
     "N": "encoder_layers",
     "h": "encoder_attention_heads",
@@ -47,7 +47,7 @@ def is_int(value: Any, least: int = 0) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule for the values of an option or of a config field.
+    """Describes which values an option or a config field can have.
 
     Attributes:
         accepts: Returns True if the rule allows the value.

@@ -468,13 +468,13 @@ class VaswaniConfig(PreTrainedConfig):
 
     @output_attentions.setter
     def output_attentions(self, value: bool) -> None:
-        # Do not call the setter `output_attentions` of transformers, because the setter of transformers
-        # accepts True only with the attention implementation "eager".
+        # Do not call the setter in the base class of transformers, because the base class accepts True only
+        # with the attention implementation "eager".
         self._output_attentions = value
 
     def validate_architecture(self) -> None:
         """Check that the fields of the config do not contradict each other. Each model calls
-        `validate_architecture` again, because a program may change fields of a config.
+        `validate_architecture` again, because a program can change the fields of a config.
 
         Raises:
             ValueError: If two fields contradict each other.
@@ -532,21 +532,23 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def num_positions(self) -> float:
-        """The number of tokens that the model can read: the size of the table of learned positions, else
-        infinity.
+        """The maximum number of tokens that the model can read: the size of the table of learned positions,
+        or infinity without a table.
         """
         return self.max_position_embeddings if self.position_embedding == "learned" else math.inf
 
     def has_final_norm(self, is_decoder: bool) -> bool:
-        """Return True if a LayerNorm follows the last layer of a stack: of the decoder if `is_decoder` is
-        True, else of the encoder.
+        """Return True if a LayerNorm follows the last layer of the decoder (for `is_decoder` True) or of the
+        encoder (for `is_decoder` False).
         """
         if self.final_norm is None:
             return self.norm_position_of(is_decoder) == "pre"
         return self.final_norm
 
     def score_of(self, is_cross: bool) -> str:
-        """Return the score function of cross-attention if `is_cross` is True, else of self-attention."""
+        """Return the name of the score function: of cross-attention if `is_cross` is True, else of
+        self-attention.
+        """
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
@@ -725,7 +727,7 @@ def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
 
 
 def _remedy(name: str, value: Any) -> str:
-    """Return how to register a new attention score or position encoding, for the end of an error message."""
+    """Return the end of an error message: how to register the attention score or position encoding `value`."""
     if name not in REGISTRIES or not isinstance(value, str):
         return ""
     return (

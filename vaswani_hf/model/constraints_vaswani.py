@@ -1,5 +1,5 @@
 """Assigns the target prefix and the required phrases of a text to its segments, and adds the terms of the
-glossary. These are the constraints of step 3 of a translation, see translator_vaswani.
+glossary. The file implements step 3 of a translation (translator_vaswani describes all steps).
 
 This file is saved with every checkpoint because the translator assigns constraints with this file.
 """
@@ -92,9 +92,9 @@ class ConstraintAssigner:
 
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
-    """Assign each phrase to the first text that contains the phrase, because required phrases are often names
-    with the same spelling in both languages. If no text contains the phrase, assign the phrase to the longest
-    text. Return the phrases of each text.
+    """Assign each phrase to the first text that contains the phrase. Required phrases are often names, and a
+    name often has the same spelling in the source and in the translation. If no text contains the phrase,
+    assign the phrase to the longest text. For each text, return the list of its phrases.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))

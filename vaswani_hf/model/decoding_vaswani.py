@@ -44,14 +44,14 @@ class Decoder(Protocol):
     # None for a `RowDecoder`.
     tree: "TreeKVCache | None"
     # For each beam and source token, the sum [N, K, S] of the weights with which the beam's tokens attend to
-    # the source token. None if the search has no coverage penalty.
+    # the source token. `coverage` is None if the search has no coverage penalty.
     coverage: Any
     # True if each step computes the model without calls of modules, so that no hook of the user runs.
     is_direct: bool
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Run the model on the prompts [B * K, P]. Return the logits of the next token: [B, K, V], or [B, 1,
-        V] if one row applies to all K beams of a sentence.
+        """Run the model on the prompts [B * K, P]. Return the logits of the next token. The shape is [B, K,
+        V], or [B, 1, V] if all beams of a sentence have the same logits.
         """
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
@@ -79,9 +79,9 @@ class TreeKVCache:
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
         # The number of cached tokens that belong to at least one beam, in the sentence with the most such
-        # tokens. `sys.maxsize` means that the search has not counted the cached tokens yet.
+        # tokens. The number is `sys.maxsize` until the search has counted the cached tokens.
         self.num_living = sys.maxsize
-        # The additive attention mask [N, beams, capacity], or None if every beam may attend to every token.
+        # The additive attention mask [N, beams, capacity], or None if every beam can attend to every token.
         self.visible: torch.Tensor | None = None
         # The positions [N, capacity] int64 of the tokens, or None if no attention layer has a `local_mask`.
         self.positions: torch.Tensor | None = None
@@ -103,9 +103,9 @@ class TreeKVCache:
         return tree_masks(self.attentions, mask, positions, positions)
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
-        """Reserve memory for a token of each beam at `positions` [N, 1]. Return the attention mask of each
-        layer. Each beam extends a beam of the previous step. `parents` [N, beams] int64 contains the indices
-        of the extended beams.
+        """Reserve memory for a new token of each beam. `positions` [N, 1] contains the position of the new
+        tokens in each sentence. Return the attention mask of each layer. Each beam extends a beam of the
+        previous step. `parents` [N, beams] int64 contains the indices of the extended beams.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -148,8 +148,8 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if the reserved memory has space for only one more step. In this case the search must set
-        `num_living`, because `_prune` uses the number.
+        """True if the reserved memory has space for only one more step. If the property is True, the search
+        must set `num_living`, because `_prune` reads `num_living`.
         """
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
@@ -159,8 +159,7 @@ class TreeKVCache:
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # Add `num_beams` to `num_living`, because the cache has received one new token of each beam since the
-        # search set `num_living`.
+        # Add `num_beams`, because `num_living` does not count the newest token of each beam.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
@@ -195,8 +194,8 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """Select the indices `entries` of `values` along `dim`. If `entries` is None, select the first `length`
-    indices.
+    """Return the elements of `values` at the indices `entries` along `dim`. If `entries` is None, return the
+    first `length` elements.
     """
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
@@ -344,8 +343,8 @@ class TreeAttentionDecoder:
         mask = torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask
         real = mask[:: self.num_beams].bool()
         masks = self.tree.begin(real, self.num_beams)
-        # `position` [N, 1] is the position of the next token. `num_read` is the number of tokens in each beam
-        # that the decoder has read, including padding.
+        # `position` [N, 1] is the position of the next token. `num_read` is the number of tokens, including
+        # padding, that the decoder has read in each beam.
         self.position = real.sum(dim=1, keepdim=True)
         self.num_read = prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
@@ -383,8 +382,8 @@ class TreeAttentionDecoder:
     def _run(
         self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]
     ) -> tuple[torch.Tensor, Any]:
-        """Return the output [N, T, D] of the decoder, as `VaswaniDecoder.forward` does, and the
-        cross-attention weights [N, T, S] of the last layer (None without a coverage penalty).
+        """Return the output [N, T, D] of the decoder, as `VaswaniDecoder.forward` does. Also return the
+        cross-attention weights [N, T, S] of the last layer, or None without a coverage penalty.
         """
         decoder = self.decoder
         last = len(decoder.layers) - 1
@@ -412,7 +411,7 @@ class TreeAttentionDecoder:
         """Return the position encodings [N, T, D] for positions [N, T]."""
         if self.has_registered_positions:
             # Do not compute the encodings of later positions in advance, because a user's position encoding
-            # may limit the number of positions.
+            # can limit the number of positions.
             return self.decoder.position_states(positions)
         if len(self.encodings) < self.num_read:
             # Compute the encodings of many positions in advance, because computing sinusoids at each step
@@ -425,7 +424,9 @@ class TreeAttentionDecoder:
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-    """Select the beams with the indices `parents` [N, beams'] (int64) from values [N, beams, ...]."""
+    """Select beams from `values` [N, beams, ...]. `parents` [N, beams'] int64 contains the indices of the
+    selected beams.
+    """
     rows = _rows_of_beams(parents, values.shape[1])
     return values.flatten(0, 1).index_select(0, rows).view(*parents.shape, *values.shape[2:])
 
@@ -557,7 +558,7 @@ class RowDecoder:
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
         """Reorder the cache by the beam indices `parents` [B, K]. Return the cache for the output of
-        `generate`, with one row per beam. Return None without a cache.
+        `generate`, with one row per beam. Return None if the search uses no cache.
         """
         self._reorder(parents)
         cache = self.model_kwargs.get(CACHE_NAME)

@@ -1,7 +1,7 @@
 """Lets users add attention functions, position encodings and config fields without a change of the package.
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. Config
-fields such as `attention_score` accept the registered names as values. A user may also derive a config class
+fields such as `attention_score` accept the registered names as values. A user can also derive a config class
 with additional fields. `save_user_code` copies the Python files of the user's classes into a checkpoint, so
 that transformers can load the checkpoint with `trust_remote_code=True` and without the package.
 
@@ -83,7 +83,7 @@ ATTENTIONS = Registry(
 POSITION_ENCODINGS = Registry(
     "register_position_encoding", "modeling_vaswani", "sinusoidal", "learned", "none"
 )
-# The fields whose values may be names of classes that users have registered.
+# The config fields whose values can be the names of classes that users have registered.
 REGISTRIES = {
     "attention_score": ATTENTIONS,
     "cross_attention_score": ATTENTIONS,
@@ -239,8 +239,8 @@ def source_for_checkpoint(kind: type) -> str:
 
 
 def _imports(node: ast.AST) -> Iterable[Any]:
-    """Yield the statements that import from `vaswani_hf`. Skip `try` blocks: there the user's code handles a
-    failed import.
+    """Yield the statements that import from `vaswani_hf`. Skip `try` blocks, because in a `try` block the
+    user's code handles a failed import.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
@@ -280,7 +280,7 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
 def save_user_code(config: Any, base: type, folder: Path) -> None:
     """Copy the Python files with the user's classes into the checkpoint `folder`. Write the entry module, a
     Python file that registers the user's classes. After the call, `auto_map` of the config names the entry
-    module. `base` is the package's config class.
+    module. `base` is the config class of this package.
     """
     kind = type(config)
     references = dict(config.auto_map)

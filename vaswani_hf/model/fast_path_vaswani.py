@@ -1,4 +1,4 @@
-"""Decides where faster code with the same result may replace a method.
+"""Decides where faster code can replace a method without changing the result.
 
 Examples are a fused attention kernel, and a decoding step without calls of `forward`. If a subclass overrides
 a method, the method of the subclass is called instead of the faster code. To understand what a model
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# The methods that a fast path may replace.
+# The methods of PyTorch that a fast path can replace.
 _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 # Device types that execute operations asynchronously. Reading a value of a tensor on an asynchronous device
@@ -27,8 +27,8 @@ def needs_sync(tensor: torch.Tensor) -> bool:
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator that permits faster code to replace `methods`, unless a subclass overrides
-    them.
+    """Return a class decorator. Faster code can replace the methods `methods` of the decorated class, unless
+    a subclass overrides the methods.
     """
 
     def register(kind: type) -> type:
@@ -44,9 +44,9 @@ def class_permits_fast_path(kind: type, *methods: str) -> bool:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if faster code can replace all `methods` of a module. Return False if a subclass or an
-    attribute of the module overrides a method. For "forward", also return False if the module has hooks or is
-    compiled.
+    """Return True if faster code can run in place of all methods with the names `methods` of a module. Return
+    False if a subclass or an attribute of the module overrides one of the `methods`. For "forward", also
+    return False if the module has hooks or is compiled.
     """
     is_replaced = any(name in vars(module) for name in methods)
     if is_replaced or not class_permits_fast_path(type(module), *methods):

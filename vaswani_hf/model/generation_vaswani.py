@@ -64,8 +64,9 @@ from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
 from .search_errors_vaswani import NoTranslationError, forbidding_settings
 from .search_strategies_vaswani import SearchStrategies
 
-# The names of the model inputs from which the search can remove the rows of a finished sentence. If a call
-# has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch until the whole search ends.
+# Names of model inputs. When the search of a sentence has finished, the search can remove the rows of the
+# sentence from these inputs. If a call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in
+# the batch until the whole search ends.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -78,9 +79,10 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """Return the value of a setting for a `generate` call: the argument, else the field of the argument
-    `generation_config`, else the field of the checkpoint's generation config. An argument may be None to
-    override a setting, but a config field that is None overrides nothing.
+    """Return the value of a setting for a `generate` call. A value in `settings` overrides
+    `settings["generation_config"]`, and `settings["generation_config"]` overrides `generation_config`, the
+    generation config of the checkpoint. An argument with the value None overrides the config fields. A config
+    field with the value None overrides nothing.
     """
     if name in settings:
         return settings[name]
@@ -94,7 +96,9 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
 def config_with(
     names: Sequence[str], settings: Mapping[str, Any], generation_config: Any
 ) -> GenerationConfig:
-    """Return a generation config with the value that `setting_of` determines for each name."""
+    """Return a generation config that contains the settings `names`. `setting_of` determines the value of
+    each setting.
+    """
     return GenerationConfig(**{name: setting_of(name, settings, generation_config) for name in names})
 
 
@@ -136,8 +140,8 @@ class VaswaniGeneration(GenerationMixin):
         docstring of this file describes the additional arguments and settings.
 
         Args:
-            inputs (torch.Tensor, optional): The source tokens [B, S] int64. `input_ids`, `inputs_embeds` [B,
-                S, D] or `encoder_outputs` may replace `inputs`.
+            inputs (torch.Tensor, optional): The source tokens [B, S] int64. Instead of `inputs`, a call can
+                pass `input_ids`, `inputs_embeds` [B, S, D] or `encoder_outputs`.
             generation_config (GenerationConfig, optional): The settings of `generate`; by default the
                 generation config of the model.
             logits_processor (LogitsProcessorList, optional): Functions that change the token scores of each
@@ -260,8 +264,8 @@ class VaswaniGeneration(GenerationMixin):
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
-            # If neither the call nor the checkpoint sets `max_length` or `min_length`, remove the default of
-            # transformers.
+            # Remove transformers' default value of a length setting that neither the call nor the checkpoint
+            # sets.
             if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
@@ -273,14 +277,14 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         if getattr(generation_config, "_is_complete", False):
-            # If `_run_own_search` has marked the config as complete, return the config unchanged.
-            # transformers would change settings that are None to their defaults.
+            # If `_run_own_search` has marked the config as complete, return the config unchanged, because
+            # transformers would replace each None by a default.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
     def _prepare_cache_for_generation(self, config, model_kwargs, mode, *args, **kwargs):
-        # Do not use a sliding cache for assisted decoding. Assisted decoding may discard tokens, and a
-        # sliding cache cannot restore older tokens.
+        # Do not use a sliding cache for assisted decoding. Assisted decoding can discard new tokens, and a
+        # sliding cache cannot restore the older tokens that the new tokens replaced.
         is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if (
@@ -322,8 +326,8 @@ class VaswaniGeneration(GenerationMixin):
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> torch.Tensor | None:
         """Set the length limit of the batch in `config`: the maximum of the limits of its sentences. Return
-        the maximum number of tokens of each translation [B] int64, including the prompt; None if all
-        sentences have the limit of the batch.
+        the maximum number of tokens (with the prompt) of each translation, [B] int64. Return None if the
+        limit of the batch applies to all sentences.
         """
         prompt = model_kwargs.get("decoder_input_ids")
         prompt_length = 1 if prompt is None else prompt.shape[1]
@@ -372,7 +376,8 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         has_own_cache = model_kwargs.get(CACHE_NAME) is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # `decoding_cache` is faster than the function of transformers for the same cache.
+            # Create the cache here, because `decoding_cache` is faster than the function of transformers that
+            # creates the same cache.
             model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
@@ -434,8 +439,7 @@ class VaswaniGeneration(GenerationMixin):
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, **kwargs):
         """Return the mask [B, 1, T, S] that a static cache needs. If a layer has a `local_mask`, return
-        `attention_mask` unchanged, because layers then need different masks and `forward` creates these
-        masks.
+        `attention_mask` unchanged. The layers then need different masks, and `forward` creates the masks.
         """
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
@@ -464,9 +468,9 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Replaces the model in the method `compute_transition_scores` of transformers. The method reads only
-    `config.get_text_config().vocab_size` of the model. The method needs the size of the target vocabulary,
-    but `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
+    """Replaces the model as the argument `self` of the method `compute_transition_scores` of transformers.
+    The method reads only `config.get_text_config().vocab_size` of the model. The method needs the size of the
+    target vocabulary, but `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -474,12 +478,12 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """Return `self`, because the caller reads only the attribute `vocab_size`."""
+        """Return `self`, because transformers reads only the attribute `vocab_size` of the text config."""
         return self
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The encoder output [B, S, D], with one row for all beams of a sentence."""
+    """The encoder output [B, S, D], with one row per sentence. All beams of a sentence share the row."""
 
 
 @dataclass
@@ -489,8 +493,8 @@ class SearchMethod:
     """
 
     source: torch.Tensor | None
-    # The maximum length [B] int64 of each generated sequence in tokens, including the prompt. None if all
-    # sentences have the same limit.
+    # The maximum length [B] int64 of each generated sequence in tokens, including the prompt. `lengths` is
+    # None if all sentences have the same maximum length.
     lengths: torch.Tensor | None
     strategies: SearchStrategies
     has_own_cache: bool

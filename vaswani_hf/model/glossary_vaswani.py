@@ -6,9 +6,9 @@ translation must contain the matching words of the source text unchanged.
 
 A term matches regardless of upper and lower case. A term also matches inflected words: "house" matches
 "houses", and "city" matches "cities". An inflected word must share at least the first three letters with the
-term, and may differ only in an ending of the list `_ENDINGS`. If several terms match the same words of a
-text, the term with the most words is used. Among equally long terms, a term that equals the words of the text
-precedes a term that matches inflected words. Upper and lower case make no difference.
+term. Only an ending of the list `_ENDINGS` can be different. If several terms match the same words of a text,
+the term with the most words is used. If several such terms are equally long, a term that equals the words of
+the text is used before a term that matches inflected words. Upper and lower case make no difference.
 
 This file is saved with every checkpoint because the translator reads glossaries with this file.
 """
@@ -42,8 +42,9 @@ class Glossary:
     text does not depend on the number of terms in the glossary that begin with other words.
 
     Args:
-        terms (Iterable): The terms. If several equally long terms match the same words of a text, the
-            glossary uses the first term that equals the words, or else the first term.
+        terms (Iterable): The terms. If several equally long terms match the same words of a text, terms that
+            equal the words have precedence. Among terms of equal precedence, the glossary uses the first
+            term.
     """
 
     def __init__(self, terms: Iterable[Term]):

@@ -88,7 +88,7 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
     """Raise an error if a call has a sampling setting without `do_sample`, because transformers would ignore
     the setting.
 
-    A config may contain sampling settings without `do_sample`, because a checkpoint may recommend settings
+    A config can contain sampling settings without `do_sample`, because a checkpoint can recommend settings
     for sampling. The error message writes `prefix`, such as "--", before the names of the settings.
     """
     if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
@@ -175,7 +175,7 @@ class SearchSettings:
     max_length_b: int | None = option(
         None,
         "number of tokens added to `max_length_a` times the source length",
-        # Accept 50.0, because the file generation_config.json of a checkpoint may contain a float.
+        # Accept 50.0, because the file generation_config.json of a checkpoint can contain a float.
         a_number("an integer of 0 or more", least=0, whole=True),
         is_added=True,
         unit="tokens",

@@ -1,10 +1,10 @@
 """Language models with one stack: the decoder without cross-attention, or the encoder.
 
 `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018). `VaswaniForMaskedLM` predicts
-masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). Both language models use the code of the
-encoder-decoder model for the layers, the attention and the loss. `VaswaniForCausalLM` also has the same
-`generate` method as the encoder-decoder model, with the same search. Differs from the paper: the paper
-describes no model with a single stack.
+masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). `VaswaniForCausalLM` and
+`VaswaniForMaskedLM` use the code of the encoder-decoder model for the layers, the attention and the loss.
+`VaswaniForCausalLM` also has the same `generate` method as the encoder-decoder model, with the same search.
+Differs from the paper: the paper describes no model with a single stack.
 
 This file is saved with every checkpoint of a language model because the file defines the model.
 
@@ -92,7 +92,9 @@ class VaswaniStackConfig(VaswaniConfig):
             raise InvalidValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON, without fields that a model with one stack does not use."""
+        """Return the fields as a dict for JSON, without the fields of the other stack and of encoder-decoder
+        models.
+        """
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= ENCODER_DECODER_FIELDS
         return {name: value for name, value in super().to_dict().items() if name not in others}
@@ -108,8 +110,8 @@ class VaswaniStackConfig(VaswaniConfig):
         fields["norm_position"] = config.norm_position_of(is_decoder=cls.stack == "decoder")
         fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
-            # Keep only the windows of this stack, because `config.attention_window` may have entries for the
-            # encoder and for the decoder.
+            # Keep only the windows of this stack, because `config.attention_window` can contain windows for
+            # encoder layers and for decoder layers.
             fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
         return cls(**fields)
 
@@ -424,8 +426,8 @@ class VaswaniForMaskedLM(_LanguageModel):
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """Compute logits that predict the token at each position, not the next token. If labels are given,
-        also compute the loss.
+        """Compute logits that predict the token at the same position, not the token at the next position. If
+        labels are given, also compute the loss.
 
         Args:
             input_ids (torch.Tensor, optional): Tokens [B, T] int64. Before the call, put `<mask>` in the

@@ -19,10 +19,10 @@ from .fast_path_vaswani import needs_sync
 
 # The loss ignores positions with this label, as in PyTorch and transformers.
 IGNORED_LABEL = -100
-# The constant that replaces the logit of `<pad>` if the loss excludes `<pad>`. With this logit, the
-# probability of padding is 0 in float32. Do not use a logit below -1,000, because the label smoother of
-# transformers adds -e/V times the logit to the evaluation loss. e is the label smoothing and V is the number
-# of classes.
+# The constant that replaces the logit of `<pad>` if the loss excludes `<pad>`. With the logit
+# `EXCLUDED_LOGIT`, the probability of padding is 0 in float32. Do not use a logit below -1,000, because the
+# label smoother of transformers adds -e/V times the logit to the evaluation loss. e is the label smoothing
+# and V is the number of classes.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits and of rows (tokens) in a chunk. The loss keeps the logits of one chunk in
 # memory; 2**24 float32 logits are 64 MiB. A GPU uses larger chunks, because each chunk costs a fixed time. A
@@ -44,8 +44,8 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     is_active = training and 0 < p < 1
     if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
-    # A draw of 64 random bits takes no longer than a draw of fewer bits. 16 bits decide whether an element is
-    # dropped.
+    # Use 16 random bits to decide whether an element is dropped. A draw of 64 bits serves four elements, and
+    # takes no longer than a draw of fewer bits.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     dropped = min(round(p * 2**16), 2**16 - 1)
     kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15

@@ -69,9 +69,10 @@ def self_attention_masks(
     """Return one mask for each self-attention layer of a stack. The masks hide padding, and later tokens if
     the attention is causal.
 
-    Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is
-    nonzero for real tokens. An `attention_mask` [B, 1, T, S] is used unchanged. If `is_recorded` is True,
-    return masks for eager attention, because only eager attention returns attention weights.
+    Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] also covers the cached tokens. Its
+    values are 0 for padding and not 0 for real tokens. An `attention_mask` [B, 1, T, S] is used unchanged. If
+    `is_recorded` is True, return masks for eager attention, because only eager attention returns attention
+    weights.
     """
     cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -105,8 +106,8 @@ def cross_attention_masks(
     """Return one mask for each cross-attention layer of a decoder. The masks hide padding of the source.
 
     Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] is nonzero for real tokens.
-    `encoder_hidden_states` [B, S, D] may have one row for each sentence instead of one row for each beam. If
-    `is_recorded` is True, return masks for eager attention.
+    `encoder_hidden_states` [B, S, D] can have one row per sentence or one row per beam. If `is_recorded` is
+    True, return masks for eager attention.
     """
     implementations = _implementations(attentions, is_recorded)
     if _must_not_read(attention_mask, implementations, inputs_embeds):
@@ -185,7 +186,9 @@ def _transformers_mask(
     attention_mask: torch.Tensor | None,
     cache: Cache | None,
 ) -> Any:
-    """Create a mask of self-attention with transformers. The mask also hides what `local_mask` hides."""
+    """Create a mask of self-attention with transformers. The mask also hides the tokens that `local_mask` of
+    `attention` hides.
+    """
     config = _config_for(attention, implementation)
     allowed = attention.local_mask
     and_mask = None if allowed is None else lambda batch, head, query, key: allowed(query, key)
@@ -248,9 +251,10 @@ def positions_of(
     """Return the positions [B or 1, T] of tokens. The first real token has position 0, and padding is not
     counted.
 
-    `attention_mask` [B, S] includes the cached tokens and is nonzero for real tokens. With a static cache,
-    `generate` passes a causal mask [B, 1, T, S], and `is_causal` must be True. Without `attention_mask`,
-    padding counts like a real token, and the first token in `states` has the position `past_length`.
+    `attention_mask` [B, S] also covers the cached tokens. Its values are 0 for padding and not 0 for real
+    tokens. With a static cache, `generate` passes a causal mask [B, 1, T, S], and `is_causal` must be True.
+    Without `attention_mask`, padding counts like a real token, and the first token in `states` has the
+    position `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -273,7 +277,9 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return True where the query is at most `window` tokens from the key, and `own` (if given) is True."""
+    """Return True where the query is at most `window` tokens from the key. If the mask `own` is given, the
+    mask must also be True.
+    """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
@@ -283,15 +289,15 @@ class Blocks:
     """The mask of an attention layer with a window, divided into N blocks of W queries.
 
     Each block attends only to the C keys in the windows of its queries, so that the time and the memory of
-    attention grow linearly with the sequence length. `mask` is [B * N, 1, W, C] bool. `num_before` is the
-    number of keys in a block that come before the first query of the block.
+    attention grow linearly with the sequence length. `mask` is [B * N, 1, W, C] bool. Of the C keys of a
+    block, `num_before` keys come before the first query of the block.
     """
 
     mask: torch.Tensor
     num_before: int
 
     def to(self, *args, **kwargs) -> "Blocks":
-        """Copy the mask to another device, because the layers of a model may be on several devices."""
+        """Copy the mask to another device, because the layers of a model can be on several devices."""
         return Blocks(self.mask.to(*args, **kwargs), self.num_before)
 
     def attended(
@@ -333,7 +339,7 @@ def window_mask(
     is_recorded: bool,
 ) -> Any:
     """Return the mask of an attention layer with a window: a `Blocks` object, or a bool tensor [B or 1, 1, T,
-    S]. For flash kernels, return a bool tensor [B, S], or None without padding.
+    S]. For flash kernels, the mask is a bool tensor [B, S], or None if the batch has no padding.
 
     `states` [B, T, D] contains the vectors of the new tokens. `cache` contains the keys of earlier tokens.
     `attention_mask` [B, S] is nonzero for real tokens. Padding does not count in the distance between two
@@ -372,13 +378,13 @@ def _width_of_block(attention: Any) -> int:
 
 
 def _num_near(attention: Any) -> int:
-    """Return the number of other tokens to which a token can attend."""
+    """Return the number of tokens to which a token can attend, not counting the token itself."""
     return attention.window if attention.is_causal else 2 * attention.window
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
     """Return the `Blocks` of an attention layer for the states [B, T, D]. `real` [B, T] is False for padding.
-    No padding may lie between two tokens.
+    Padding must not be between two tokens of a sentence.
     """
     batch = states.shape[0]
     length = states.shape[1]
@@ -389,7 +395,7 @@ def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | No
     num_blocks = -(-length // width)
     if real is None:
         real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
-    # The positions of the C keys of a block, relative to the first query of the block.
+    # The positions of the C keys of a block, minus the position of the first query of the block.
     places = torch.arange(num_keys, device=states.device) - num_before  # [C]
     query_places = places[num_before : num_before + width, None]  # [W, 1]
     near = _visible_pairs(attention, query_places, places[None])  # [W, C]
@@ -410,9 +416,9 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
     If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token, all
-    layers cache all tokens. In a cache of only r tokens, the padding would replace real tokens. With flex
-    attention, all layers cache all tokens, because flex attention needs the same number of keys in all
-    layers.
+    layers cache all tokens. A cache of only the last r tokens would contain padding in place of real tokens.
+    With flex attention, all layers cache all tokens, because flex attention needs the same number of keys in
+    all layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
@@ -437,7 +443,9 @@ def tree_masks(
     query_positions: torch.Tensor,  # [N, T or 1]
     key_positions: torch.Tensor | None,  # [N, M]
 ) -> list[torch.Tensor]:
-    """Return an additive mask [N, 1, T, M] for each layer, from T queries to M tokens of a `TreeKVCache`."""
+    """Return an additive mask [N, 1, T, M] for each layer. T is the number of queries, and M the number of
+    tokens in the `TreeKVCache`.
+    """
     made: dict[Any, torch.Tensor] = {None: mask[:, None]}
     masks = []
     for attention in attentions:

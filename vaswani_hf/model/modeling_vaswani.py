@@ -67,7 +67,7 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
 
     `position_ids` [...] are int64, counted from 0. The returned position encodings [..., D] are float32.
     Differs from the paper: with `timescales="tensor2tensor"`, the argument x of sin and cos is pos /
-    10000^(i/(d_model/2-1)), because models converted from tensor2tensor, Marian or fairseq need this formula.
+    10000^(i/(d_model/2-1)). Models converted from tensor2tensor, Marian or fairseq need this formula.
     """
     # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Apple's GPUs use float32,
     # because they do not support float64.
@@ -221,7 +221,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
     def _add_and_norm(
         self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm
     ) -> torch.Tensor:
-        """Return LayerNorm(x + Dropout(Sublayer(x))), with pre-norm x + Dropout(Sublayer(LayerNorm(x)))."""
+        """Return LayerNorm(x + Dropout(Sublayer(x))) with post-norm, or x + Dropout(Sublayer(LayerNorm(x)))
+        with pre-norm.
+        """
         hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
@@ -244,7 +246,9 @@ class VaswaniEncoderLayer(VaswaniLayer):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
     ) -> torch.Tensor:
-        """Apply both sub-layers to states [B, S, D]. `self_attention_masks` creates `attention_mask`."""
+        """Apply the self-attention and the feed-forward layer to states [B, S, D]. `self_attention_masks`
+        creates `attention_mask`.
+        """
         states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
         attended, _ = self.self_attn(states, attention_mask=attention_mask, **kwargs)  # [B, S, D]
         hidden_states = self._add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
@@ -268,7 +272,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if the search may compute a decoding step with `DecoderLayerStep` instead of `forward`."""
+        """True if the search can compute a decoding step with `DecoderLayerStep` instead of `forward`."""
         norms = [self.self_attn_layer_norm, self.final_layer_norm]
         attentions = [self.self_attn]
         if self.encoder_attn is not None:
@@ -291,7 +295,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
         **kwargs,
     ) -> torch.Tensor:
         """Apply the three sub-layers to states [B, T, D]. Without `encoder_hidden_states` [B, S, D], skip
-        cross-attention. The masks are results of `self_attention_masks` and `cross_attention_masks`.
+        cross-attention. `self_attention_masks` and `cross_attention_masks` create the masks.
         """
         states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
         attended, _ = self.self_attn(
@@ -469,12 +473,12 @@ class VaswaniDecoder(VaswaniStack):
     ) -> DecoderOutput:
         """Decode target tokens to `last_hidden_state` [B, T, D].
 
-        The arguments are the `decoder_` arguments of `VaswaniForSeq2SeqLM.forward` without this prefix, and
-        the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, `<pad>`
-        before the first token is hidden.
+        For example, `input_ids` is the argument `decoder_input_ids` of `VaswaniForSeq2SeqLM.forward`. The
+        decoder also receives the encoder's output [B, S, D], and the mask of this output. If the cache is
+        empty and no mask is given, `<pad>` before the first token is hidden.
         """
-        # `cache` is the new name of the argument `past_key_values`. All models pass both arguments to the
-        # decoder.
+        # `cache` is the new name of the argument `past_key_values`. All models pass both `cache` and
+        # `past_key_values` to the decoder.
         past_key_values = past_key_values if cache is None else cache
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
@@ -625,7 +629,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
         logits = self.lm_head(hidden_states)  # [B, T, V]
         if excluded is not None:
-            # Clone the logits, because a hook of the output projection may have returned a view.
+            # Clone the logits, because a hook of the output projection can return a view.
             logits = logits.clone() if logits.requires_grad else logits
             logits[..., excluded] = EXCLUDED_LOGIT
         return logits
@@ -732,7 +736,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output projection. Return None if accelerate uses FSDP and the projection is tied to a
-        separate target embedding, because accelerate would otherwise shard the two modules separately.
+        separate target embedding. Otherwise accelerate would shard the projection and the embedding
+        separately.
         """
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
@@ -793,7 +798,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             attention_mask (torch.Tensor, optional): The mask [B, S] of the source, 1 for visible tokens. By
                 default all source tokens except `<pad>` are visible.
             decoder_input_ids (torch.Tensor, optional): Target tokens [B, T] int64. The default is the start
-                token and the labels without the last label.
+                token, followed by all labels except the last label.
             decoder_attention_mask (torch.Tensor, optional): The mask [B, T + cached tokens] of the target, 1
                 for visible tokens.
             encoder_outputs (tuple or BaseModelOutput, optional): The output of the encoder, in place of

@@ -1,7 +1,7 @@
 """Grid beam search: finds translations that contain given phrases (Hokamp and Liu 2017, arXiv 1704.07138).
 
 A beam competes only with beams that contain the same number of phrase tokens. The search keeps up to
-`num_beams` beams with 0 phrase tokens, up to `num_beams` beams with 1 phrase token, and so on. A beam may end
+`num_beams` beams with 0 phrase tokens, up to `num_beams` beams with 1 phrase token, and so on. A beam can end
 only if the beam contains all phrases of its sentence. If the length limit leaves room only for the missing
 phrases, the beam must continue with the missing phrases. `PhraseCandidates` implements these rules as a
 candidate selection of `BeamSearch`.
@@ -49,7 +49,8 @@ def search_again(
     search: BeamSearch,
 ) -> BeamSearch:
     """Run grid beam search for the sentences whose translations lack a required phrase. Return a `BeamSearch`
-    with the new results. Sentences whose translations contain all phrases keep their results of `search`.
+    with the results of all sentences. Sentences whose translations contain all phrases keep their results of
+    `search`.
 
     `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
     no translation with all phrases of a sentence, `search_again` tries the phrases one after another.
@@ -62,7 +63,7 @@ def search_again(
             f"{len(task.prompt)} sentences."
         )
     found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
-    # Maps the index of each sentence that is searched again to its required phrases.
+    # For each sentence that is searched again, maps the index of the sentence to its required phrases.
     wanted: dict[int, list[Sequence[int]]] = {}
     for sentence, phrases in enumerate(must_contain):
         results = found[sentence]
@@ -86,7 +87,9 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """Run grid beam search for the sentences in `wanted`. Other sentences keep their results of `search`."""
+    """Run grid beam search for the sentences in `wanted`. Sentences that are not in `wanted` keep the results
+    of `search`.
+    """
     num_sentences = len(task.prompt)
     device = task.prompt.device
     phrases = _fit_phrases_of_batch(task, config, wanted)
@@ -159,7 +162,7 @@ def _fit_phrases_of_batch(
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
     """Return for each sentence how many phrase tokens fit into a translation, [B] int64. A forced `</s>`
-    leaves space for one phrase token less.
+    takes the place of one phrase token.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
@@ -181,15 +184,15 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # Consider more than `num_kept` next tokens. Without the end tokens and the tokens of phrases, at
-        # least `num_kept` next tokens then remain.
+        # Consider more than `num_kept` next tokens, so that at least `num_kept` next tokens are neither end
+        # tokens nor tokens of phrases.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
         self.most_options = max(options)
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
         self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
-        # See `PhraseTables`. `matches` also keeps the rows of sentences whose search has ended.
+        # See `PhraseTables`. Unlike the beams, `matches` keeps the rows of sentences whose search has ended.
         self.matches = self.tables.match_prompts(task.prompt).repeat(
             1, config.num_beams, 1, 1
         )  # [B, K, F, L + 1]
@@ -223,8 +226,8 @@ class PhraseCandidates(CandidateSelection):
         ends = is_last if search.eos is None else is_last | torch.isin(options.tokens, search.eos)
         is_possible = exists(options.scores)
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank the options (possible next tokens) that continue a beam, best first. Two possible next tokens
-        # compete only if the same number of phrase tokens is missing after both tokens.
+        # Rank the options (possible next tokens) that continue a beam, best first. A possible next token
+        # competes only with next tokens that leave the same number of phrase tokens missing.
         numbers = torch.arange(self.most_missing + 1, device=missing.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -262,8 +265,8 @@ class PhraseCandidates(CandidateSelection):
 @dataclass
 class _Options:
     """The possible next tokens of the beams. `scores`, `parents` and `tokens` have the same meaning as in
-    `Candidates`. `missing` says how many phrase tokens are still missing after each next token. All tensors
-    are [N, K * O], with O possible next tokens per beam.
+    `Candidates`. `missing` counts the phrase tokens that a beam still lacks after the beam is extended by the
+    next token. All tensors are [N, K * O], with O possible next tokens per beam.
     """
 
     scores: torch.Tensor
@@ -272,7 +275,7 @@ class _Options:
     missing: torch.Tensor
 
     def take(self, index: torch.Tensor) -> "_Options":
-        """Return the options with the indices `index` [N, ...]."""
+        """Return the possible next tokens with the indices `index` [N, ...]."""
         return _Options(
             self.scores.gather(1, index),
             self.parents.gather(1, index),

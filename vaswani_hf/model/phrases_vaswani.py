@@ -84,7 +84,7 @@ def has_ordinary_tokens(phrase: Sequence[Any], config: GenerationConfig, num_cla
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """Return a message about a setting that forbids one of the tokens, or None."""
+    """If a setting forbids one of the tokens, return a message that names the setting. Otherwise return None."""
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -119,8 +119,9 @@ def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
 
 
 def fit_phrases(phrases: list[Sequence[int]], prompt: list[int], capacity: int) -> list[Sequence[int]] | None:
-    """Return the phrases if at most `capacity` new tokens after the prompt can contain all phrases. Otherwise
-    return one sequence in which the phrases overlap, or None if the sequence is too long.
+    """If `capacity` new tokens after the prompt are enough for all phrases, return the phrases. If the
+    phrases do not fit, return one sequence in which the phrases overlap. If this sequence is also too long,
+    return None.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:

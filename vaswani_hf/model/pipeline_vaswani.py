@@ -6,7 +6,7 @@ pipeline for the task "translation".
 - An empty text has an empty translation.
 - A batch contains texts of similar length, because the pipeline sorts the texts of a list by length.
 - If a text is too long for a Vaswani model, the pipeline translates pieces of the text.
-- A model may have a second tokenizer for the target language.
+- A model can have a second tokenizer for the target language.
 - A call accepts all fields of `TranslationOptions` as arguments.
 
 This file is saved with every checkpoint so that the pipeline works without the package.
@@ -38,7 +38,7 @@ from .translator_vaswani import BaseTranslator
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
-# The arguments of a call that determine which keys the result dicts have.
+# The arguments of a pipeline call that determine the keys of the result dicts.
 _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
 _STARTS = ("decoder_start_token_id", "bos_token_id")
 
@@ -76,7 +76,8 @@ class TranslationPipeline(Pipeline):
             tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
             target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target language. By
                 default, a Vaswani model with two vocabularies loads the target tokenizer from the subfolder
-                `target_tokenizer` of the checkpoint, and any other model uses `tokenizer` for both languages.
+                `target_tokenizer` of the checkpoint. Any other model uses `tokenizer` for both languages by
+                default.
             task (str): "translation" or "translation_XX_to_YY". "translation_XX_to_YY" makes XX the default
                 of `src_lang`, and YY the default of `tgt_lang`.
             local_files_only (bool): If True, never download the target tokenizer.
@@ -112,14 +113,14 @@ class TranslationPipeline(Pipeline):
                 `return_scores` and `return_alignments`. By default a batch has at most 4096 source tokens
                 with a Vaswani model, and one text with any other model. `target_prefix` is the text with
                 which each translation must begin, or a list with one such text per input. `must_contain` is a
-                list of phrases that each translation must contain, or a list with one such list per input.
-                `truncation=True` cuts each source at the tokenizer's `model_max_length`. `src_lang` and
-                `tgt_lang` are the languages for a multilingual model. If the tokenizer has tags of target
-                languages, such as ">>deu<<", `tgt_lang="deu"` adds the tag to each text without a tag.
-                `return_tensors=True` returns token ids instead of texts. `return_tensors=True` together with
-                `return_text=True` returns token ids and texts. `return_type="tensors"` returns token ids, and
-                `return_type="text"` returns texts. `stop_sequence` is a text whose first token ends a
-                translation, like `</s>`. `clean_up_tokenization_spaces` is an argument of the target
+                list of phrases that each translation must contain, or a list that contains a list of phrases
+                for each input. `truncation=True` cuts each source at the tokenizer's `model_max_length`.
+                `src_lang` and `tgt_lang` are the languages for a multilingual model. If the tokenizer has
+                tags of target languages, such as ">>deu<<", `tgt_lang="deu"` adds the tag to each text
+                without a tag. `return_tensors=True` returns token ids instead of texts. `return_tensors=True`
+                together with `return_text=True` returns token ids and texts. `return_type="tensors"` returns
+                token ids, and `return_type="text"` returns texts. `stop_sequence` is a text whose first token
+                ends a translation, like `</s>`. `clean_up_tokenization_spaces` is an argument of the target
                 tokenizer's `decode`. All other arguments, such as `num_beams` and `ensemble`, are passed to
                 `generate`.
 
@@ -180,8 +181,8 @@ class TranslationPipeline(Pipeline):
 
     def _sanitize_parameters(self, **kwargs):
         if (kind := kwargs.pop("return_type", None)) is not None:
-            # `return_type` may be a member of the enumeration of transformers 4, or "NEW_TEXT" or "FULL_TEXT"
-            # of transformers 5.
+            # In transformers 4, `return_type` can be a member of an enumeration. In transformers 5,
+            # `return_type` can be "NEW_TEXT" or "FULL_TEXT".
             kind = str(getattr(kind, "name", kind)).upper()
             if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
                 raise InvalidValueError(
@@ -295,7 +296,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
     num_texts = len(inputs) if isinstance(inputs, Sequence) else None
     prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
     phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
-    # Use `map` instead of a list comprehension, because an iterable of texts may be endless.
+    # Use `map` instead of a list comprehension, because the iterable of texts can be endless.
     requests = map(Request, inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
 
@@ -303,8 +304,8 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """If `value` is a list with one constraint per text, return the list with `nothing` in place of each
-    None. If `value` is a single constraint, return an endless iterator that repeats the constraint.
+    """If `value` is a list with one constraint per text, return the list with each None replaced by
+    `nothing`. If `value` is a single constraint, return an endless iterator that repeats the constraint.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)

@@ -98,7 +98,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     _can_compile_fullgraph = True
 
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
-        # Check the config again, because a program may have changed fields since the config was created.
+        # Check the config again, because its fields have perhaps changed since the config was created.
         config.validate_architecture()
         super().__init__(config, *inputs, **kwargs)
 
@@ -189,8 +189,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         loading_info.missing_keys |= absent
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
-        # Add the missing names of tied weights, because a state dict may contain each tied weight under only
-        # one name.
+        # Add the missing names of tied weights, because a state dict can contain a tied weight under only one
+        # of its names.
         ties = self.all_tied_weights_keys
         copies = {copy: state_dict[name] for copy, name in ties.items() if name in state_dict}
         return super().load_state_dict({**copies, **state_dict}, strict, assign)
@@ -257,9 +257,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         mask = infer_mask(
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
-        # Causal self-attention needs no mask if no padding precedes a token. Skip the check on a GPU, because
-        # the CPU would wait for the GPU. Also skip the check in tracing and on the meta device, because the
-        # mask then has no values.
+        # Causal self-attention needs no mask if all padding is at the end of the rows. Skip the check on a
+        # GPU, because the CPU would wait for the GPU. Also skip the check in tracing and on the meta device,
+        # because the mask then has no values.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None

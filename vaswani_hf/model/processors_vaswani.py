@@ -36,12 +36,13 @@ class RowCheck(LogitsProcessor):
 
     The scores of a marked row become 0, so that sampling chooses an arbitrary token. After the search,
     `raise_for_marked_row` raises the error, because a check at each step would make the CPU wait for the GPU.
-    If `at_once` is True, the processor raises the error in the step that marks a row.
+    If `at_once` is True, the processor raises the error as soon as a row is marked.
     """
 
     def __init__(self, at_once: bool = False):
         self.at_once = at_once
-        # True for rows in which sampling could choose no token, [B * R] bool. None before the first step.
+        # A bool tensor [B * R]: True for each row in which sampling could choose no token. None before the
+        # first step.
         self.is_marked: torch.Tensor | None = None
 
     def find_failed_rows(
@@ -84,8 +85,8 @@ class FiniteLogits(RowCheck):
 
 
 class TokensLeft(RowCheck):
-    """Marks rows in which every token is forbidden. `excluded` is the id of the padding token if the padding
-    token is forbidden, else None.
+    """Marks rows in which every token is forbidden. If the padding token is forbidden, `excluded` is the id
+    of the padding token, otherwise None.
     """
 
     def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):

@@ -108,7 +108,7 @@ def make_requests(
 
 
 def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """Create the `Request` of a line. Error messages contain the line number `number`."""
+    """Create the `Request` for an input line. Error messages contain the line number `number`."""
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(
@@ -122,7 +122,7 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of a source and a target. Both iterables must have the same length."""
+    """Yield pairs of a source and a target. `sources` and `targets` must have the same length."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:

@@ -1,6 +1,6 @@
 """The errors that a search raises if the search cannot translate a sentence of the batch.
 
-This file is saved with every checkpoint because `generate` raises these errors.
+This file is saved with every checkpoint because `generate` raises the errors that the file defines.
 """
 
 from transformers import GenerationConfig
@@ -33,7 +33,9 @@ class NotFiniteError(SentenceError):
 
 
 class NoTranslationError(SentenceError):
-    """Raised if settings forbid every translation of a sentence. `settings` lists names and values."""
+    """Raised if settings forbid every translation of a sentence. `settings` is a text with the names and
+    values of the settings.
+    """
 
     def __init__(self, sentence: int, settings: str, text: str | None = None):
         super().__init__(sentence, text)

@@ -11,7 +11,7 @@ contains an interface and its implementations:
 - `StoppingRule` decides whether the search ends for a sentence. The implementation is `EarlyStopping`.
 
 `BeamSearch` of beam_search_vaswani calls the strategies, and chooses a default for each part that
-`SearchStrategies` does not replace. `RunningSearch` lists the attributes of the search that a strategy may
+`SearchStrategies` does not replace. `RunningSearch` lists the attributes of the search that a strategy can
 read.
 
 This file is saved with every checkpoint because `generate` searches with these strategies.
@@ -58,7 +58,7 @@ class SearchStrategies:
 
     @property
     def given(self) -> list[str]:
-        """The names of the arguments that only the search of this package supports, for error messages."""
+        """For error messages: the names of the given arguments that only the search of this package supports."""
         names = ["`ensemble`"] if self.ensemble else []
         if self.must_contain is not None:
             names.append("`must_contain`")
@@ -71,7 +71,7 @@ class SearchStrategies:
 
 
 class RunningSearch(Protocol):
-    """The attributes of a search that a strategy may read. `BeamSearch` has these attributes."""
+    """The attributes of a search that a strategy can read. `BeamSearch` has these attributes."""
 
     config: GenerationConfig
     # The beams before the step, K for each sentence.
@@ -79,8 +79,8 @@ class RunningSearch(Protocol):
     num_beams: int
     # The number of candidates per sentence that a candidate selection chooses.
     num_candidates: int
-    # The number of new tokens in each beam. In a call of a stopping rule, `num_new` includes the token of the
-    # new candidates.
+    # The number of new tokens in each beam. When the search calls a stopping rule, `num_new` already includes
+    # the new token of each candidate.
     num_new: int
     # The ids of the tokens that end a translation, or None.
     eos: torch.Tensor | None
@@ -252,7 +252,7 @@ class StoppingRule(Protocol):
         """
 
     def is_full(self, search: RunningSearch, finished: torch.Tensor) -> torch.Tensor:
-        """Return True for each sentence with enough finished translations, [N] bool. The search for the
+        """Return True for each sentence with enough finished translations, [N] bool. The search for such a
         sentence ends, even if longer translations could have better scores.
         """
 
@@ -276,8 +276,9 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: RunningSearch, finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # `worst` is the lowest score of the `num_counted` best finished translations. If fewer than
-        # `num_counted` translations are finished, `worst` is `EMPTY_SCORE`, so that the search continues.
+        # For each sentence, `worst` is the lowest score among its `num_counted` best finished translations.
+        # If fewer than `num_counted` translations are finished, `worst` is `EMPTY_SCORE`, so that the search
+        # continues.
         worst = finished[:, self.num_counted - 1]
         considers_all = self.considers_all_lengths[search.beams.sentences]
         longest = torch.where(considers_all, search.limits, search.num_new)

@@ -106,7 +106,8 @@ def batches_by_length(
     pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
     """Yield the indices of the sequences in each batch, longest sequences first. A batch has at most
-    `tokens_per_batch` tokens, including padding. A longer sequence forms a batch of its own.
+    `tokens_per_batch` tokens, including padding. A sequence with more than `tokens_per_batch` tokens is the
+    only sequence of its batch.
     """
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
@@ -121,8 +122,8 @@ def _without_scores(hypotheses: list[Hypothesis]) -> list[Translation]:
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """Return the required phrases that a hypothesis lacks, or None. A phrase may be a part of a longer word,
-    because the translation may inflect the phrase.
+    """Return the required phrases that a hypothesis lacks. If the hypothesis contains all phrases, return
+    None. A phrase inside a longer word also counts, because the translation can inflect the phrase.
     """
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):

@@ -75,7 +75,7 @@ class SegmentTokenizer:
         return segments
 
     def _token_ids(self, texts: list[str], options: TranslationOptions) -> Any:
-        """Return the output of the tokenizer. Values in the output that are not lists are arguments for
+        """Return the output of the tokenizer. Each value in the output that is not a list is an argument for
         `generate`.
         """
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
@@ -99,7 +99,9 @@ class SegmentTokenizer:
         return self.languages[language]
 
     def _words(self, text: str, encoding: Any) -> list[int]:
-        """Return the word index of each token, not counting the task prefix, or -1 outside of words."""
+        """Return the index of each token's word, or -1 for a token outside of words. The words of the task
+        prefix do not count.
+        """
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
             starts.append(-1 if is_special else start)

@@ -26,7 +26,8 @@ NO_LIMIT = 10**6
 
 
 class Segmenter:
-    """Divides texts into segments with the target prefixes and the required phrases of their translations.
+    """Divides texts into segments. A segment contains the target prefix and the required phrases for its
+    translation.
 
     If the inputs or outputs of a model are not texts, a subclass overrides `split` and `cut`.
     """
@@ -135,7 +136,7 @@ class Segmenter:
         while start < len(ids):
             stop = min(start + room, len(ids))
             if stop < len(ids):
-                # Do not cut the segment inside a word, unless one word fills a whole piece.
+                # Cut the segment between two words. Cut inside a word only if the word fills a whole piece.
                 boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
                 stop = next(boundaries, stop)
             piece = replace(

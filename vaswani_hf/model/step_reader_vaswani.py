@@ -1,9 +1,9 @@
 """Copies a few numbers from the GPU to the CPU in each step of a search.
 
-A search step needs a few numbers on the CPU: the number of sentences whose search continues, a sum that is
-NaN if a log-probability is NaN, and the sizes of the key-value caches. On a GPU, reading a number makes the
-CPU wait for the GPU. Therefore `StepReader` copies all numbers of a step together. If `is_late` is True, the
-CPU uses the numbers of a step only in the next step.
+In each step, the CPU needs the number of sentences whose search continues, the sizes of the key-value caches,
+and the sum of the log-probabilities. The sum is NaN if any log-probability is NaN. On a GPU, reading a number
+makes the CPU wait for the GPU. Therefore `StepReader` copies all numbers of a step together. If `is_late` is
+True, the CPU uses the numbers of a step only in the next step.
 
 This file is saved with every checkpoint because the search uses `StepReader`.
 
@@ -33,7 +33,7 @@ class StepValues:
     log_probs: torch.Tensor
     sentences: torch.Tensor  # [N] int64, the indices of the sentences
     is_open: torch.Tensor  # [N] bool, before the step
-    # The CUDA event at the end of an asynchronous copy of `values` from the GPU to the CPU, else None.
+    # On a GPU, the CUDA event that occurs when `values` have been copied to the CPU. On a CPU, None.
     copied: torch.cuda.Event | None
 
 
@@ -49,14 +49,16 @@ class StepReader:
         self.trees = [decoder.tree for decoder in decoders if decoder.tree is not None]
         self.refuses_nan = not config.remove_invalid_values
         self.is_late = is_late
-        # If `is_late` is True, the `StepValues` of the previous call of `read`; otherwise None.
+        # If `is_late` is True, `pending` contains the `StepValues` of the previous call of `read`. If
+        # `is_late` is False, `pending` is None.
         self.pending: StepValues | None = None
 
     def read(
         self, log_probs: torch.Tensor, sentences: torch.Tensor, is_open: torch.Tensor, continues: torch.Tensor
     ) -> int:
-        """Return the number of sentences whose search continues after the step, or after the previous step if
-        `is_late` is True. Raise an error if a log-probability is NaN for a sentence with `is_open` True.
+        """Return the number of sentences whose search continues after the step. If `is_late` is True, return
+        the number after the previous step. Raise an error if a log-probability is NaN for a sentence with
+        `is_open` True.
 
         `continues` [N] is True for sentences whose search continues. See `StepValues` for the other
         arguments.

@@ -46,14 +46,14 @@ BEFORE_NUMBERS = frozenset(
     "jan feb mar apr jun jul aug sep sept oct nov dec mär okt dez".split()
 )
 
-# Abbreviations that may contain spaces, such as "i. e."
+# Abbreviations with or without spaces between the letters, such as "i. e." and "i.e."
 SPACED_ABBREVIATION = re.compile(
     r"(?<!\w)(?:z\.\s?B|d\.\s?h|u\.\s?a|u\.\s?U|z\.\s?T|s\.\s?[ou]|v\.\s?a|m\.\s?E|i\.\s?d\.\s?R|e\.\s?g|i\.\s?e|p\.\s?ex)$",
     re.IGNORECASE,
 )
 
 # Words that can begin a new sentence. After an initial or a Roman numeral with a full stop, as in "U.S." or
-# "Plan B.", the sentence ends only if one of these words follows.
+# "Plan B.", the sentence ends only if the next word is in `SENTENCE_STARTERS`.
 SENTENCE_STARTERS = frozenset(
     "the a an he she it we they you i this that these those there here in on at but and so if when while as "
     "after before then his her their our my your its what who how why where der die das ein eine er sie es "
@@ -78,7 +78,7 @@ AFTER_ORDINALS = frozenset(
 LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
-# The closing marks that may follow a Chinese or Japanese full stop.
+# The closing marks that can follow a Chinese or Japanese full stop.
 WIDE_CLOSING = "」』”’）)】》〉\"'"
 WIDE_STOPS = "。！？｡"
 
@@ -203,9 +203,8 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     if word.lower() in BEFORE_NUMBERS and next_word[:1].isdecimal():
         return False
     if ORDINAL.fullmatch(word):
-        # The sentence does not end after an ordinal number, such as "3." in German. The sentence also does
-        # not end after a number that is its first word, because such a number belongs to a list item or
-        # heading.
+        # The sentence does not end after an ordinal number, such as "3." in German. A number at the beginning
+        # of a sentence does not end the sentence, because the number belongs to a list item or heading.
         is_ordinal = previous in BEFORE_ORDINALS or next_word in AFTER_ORDINALS
         return bool(previous) and not is_ordinal
     # A sentence ends after "I." if "I" is not the first word of the sentence. After another word, "I" is the
@@ -230,7 +229,9 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
 def target_word_indices(
     token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[int]]:
-    """Return the words of a translation, and the word index of each token, or -1 for a special token."""
+    """Return the words of a translation, and the index of the word of each token. The index of a special
+    token is -1.
+    """
     special = set(tokenizer.all_special_ids)
     text = _decode(token_ids, tokenizer)
     starts = []
@@ -240,11 +241,11 @@ def target_word_indices(
 
 
 def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[int]:
-    """Yield the index of the character of `text` with which each token begins. Decode only a few tokens at a
+    """For each token, yield the index in `text` of the token's first character. Decode only a few tokens at a
     time, so that the time grows linearly with the number of tokens.
     """
-    # The tokens before the index `num_decoded` have the text `text[:num_characters]`. The context consists of
-    # the tokens from the index `context_start` to `num_decoded`.
+    # The text of the first `num_decoded` tokens is `text[:num_characters]`. The context consists of the
+    # tokens from the index `context_start` to `num_decoded`.
     context_start = 0
     context = ""
     num_decoded = 0
@@ -252,7 +253,8 @@ def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedToke
     for i in range(len(token_ids)):
         added = _decode(token_ids[context_start:i], tokenizer)[len(context) :]
         # If the tokens before index i end inside a character, their decoded text ends with a replacement
-        # character. Count only the characters of `added` that are equal to the next characters of the text.
+        # character. Count only the first characters of the decoded text `added` that are equal to the next
+        # characters of `text`.
         common = os.path.commonprefix([added, text[num_characters : num_characters + len(added)]])
         yield num_characters + len(common)
         if added and added == common:
@@ -264,7 +266,7 @@ def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedToke
 
 # A byte-level vocabulary writes each byte as one visible character, as GPT-2 does. A byte that is a visible
 # character in Latin-1 is written as this character. Each byte without a visible character is written as a
-# character from U+0100 on.
+# character with a code point of at least U+0100.
 _VISIBLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER_BYTES = sorted({*range(256)} - {*_VISIBLE_BYTES})
 _BYTE_OF_CHARACTER = {chr(byte): byte for byte in _VISIBLE_BYTES}
@@ -344,7 +346,7 @@ def shift_alignment(alignment: str, num_target: int) -> str:
 PUNCTUATION = ".,;:!?…'\"()„“”«»"
 
 # A translation counts as a loop if a single word occurs at least this number of times in a row. Normal text
-# may contain a word three times in a row ("very very very").
+# can contain a word three times in a row ("very very very").
 WORD_REPEATS = 4
 
 PHRASE_REPEATS = 3
@@ -384,8 +386,8 @@ def ngram_size_without_loops(source: str) -> int:
 
     The n-gram size is 3 for long texts, because a correct long sentence can contain the same two tokens
     twice. The n-gram size is 2 for short texts. A small Multi30k model translated 20 of 950 short inputs to
-    loops. With the size 3, 19 of the 20 second translations repeated a word or phrase three times in a row.
-    With the size 2, only 2 second translations did.
+    loops. With the n-gram size 3, the second translation of 19 of these inputs repeated a word or phrase
+    three times in a row. With the n-gram size 2, only 2 second translations did.
     """
     return 2 if len(source.split()) <= SHORT else 3
 
@@ -407,9 +409,7 @@ def _most_repeats(source: str) -> int:
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each n, yield n and the largest number of equal n-grams that directly follow each other in
-    `symbols`.
-    """
+    """For each n, yield n and the largest number of consecutive occurrences of the same n-gram in `symbols`."""
     for length in range(1, min(len(symbols) // 2, LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))
         yield length, 1 + max(map(len, is_same.split(b"\0"))) // length

@@ -24,7 +24,9 @@ LANGUAGE_TOKENS = "language_tokens"
 
 
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids of a target prefix without `</s>`. White space around the prefix is ignored."""
+    """Return the token ids of a target prefix, without a final `</s>`. White space around the prefix is
+    ignored.
+    """
     return _target_token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
 
 

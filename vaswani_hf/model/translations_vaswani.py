@@ -39,16 +39,16 @@ T = TypeVar("T")
 # decoder layers for word alignments. Measured on Multi30k with a model of 4 layers, the alignment error rate
 # is 0.22 for the mean of the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for
 # the mean of all layers. The gold alignment of this measurement contains the word pairs that several
-# statistical word alignment models agree on. With the attention at the next position, at which the target
-# token is the input of the decoder (Chen et al. 2020, arXiv 2004.14837), the alignment error rate of every
-# layer is at least 0.82.
+# statistical word alignment models agree on. Chen et al. 2020 (arXiv 2004.14837) use the attention at the
+# next position, where the target token is the input of the decoder. With the attention at the next position,
+# the alignment error rate of every layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a translation, with its confidence: the product of the probabilities of the word's tokens. A
-    forced token counts as probability 1.
+    """A word of a translation, with its confidence: the product of the probabilities of the word's tokens. In
+    this product, a token that the search did not choose (a forced token) has the probability 1.
 
     The product, the minimum and the geometric mean were compared on Multi30k as predictors of whether the
     reference contains the word: their AUC is 0.787, 0.785 and 0.782.
@@ -72,16 +72,16 @@ class Translation:
         confidence (float): The geometric mean of the token probabilities.
         tokens (list): The texts (str) of the tokens that the search chose, including `</s>`, but without
             forced tokens. For a byte-level tokenizer, the text of a token differs from its vocabulary entry:
-            the text of the entry "ĠlÃ¤uft" is " läuft". If a token contains only a part of a character, each
-            byte of the part is an escape such as "\\xc3". For the vocabulary entries, call
+            the text of the entry "ĠlÃ¤uft" is " läuft". If a token contains only some bytes of a character,
+            its text has an escape such as "\\xc3" for each byte. For the vocabulary entries, call
             `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, each a `Word`. White space separates words.
         alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". A pair "i-j" aligns source
             word i with target word j, counted from 0. Each target word is aligned with the source word that
             receives the most attention from the target word. If no white space separates two translated
-            sentences, a target word can belong to both sentences. The word can then have two pairs, one for
-            each sentence.
+            sentences, a target word can belong to both sentences. The alignment can then contain two pairs
+            with the target word, one pair for each sentence.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why there is no translation: the text is invalid, or the confidence is below
@@ -203,12 +203,12 @@ def _with_confidence(
 
 
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
-    """Join the translations of N parts of a text. The N + 1 separators stand before, between and after the
-    parts.
+    """Join the translations of N parts of a text. `separators` contains N + 1 texts: the text before the
+    first part, between two parts, and after the last part.
 
     The result has scores only if each part has scores. The source word indices of the alignments must count
-    from the beginning of the whole text. The target word indices must count from the beginning of the part.
-    The words of the separators, such as emoji, have the confidence 1.
+    from the beginning of the whole text. The target word indices of each part must count from the beginning
+    of the part. Words in a separator, such as emoji, have the confidence 1.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -240,7 +240,7 @@ def _concatenated(lists: Iterable[list[T] | None]) -> list[T]:
 def _joined_words(parts: Sequence[Translation], separators: list[str]) -> tuple[list[Word], list[int]]:
     """Return the words of the joined text, and for each part the index of its first word. Without white space
     between two parts, the last word of the first part and the first word of the second part become one word.
-    The confidence of the joined word is the product of the confidences of the two words.
+    The confidence of the joined word is the product of the confidences of the words that were joined.
     """
     text = separators[0]
     starts = []
@@ -264,7 +264,8 @@ def _joined_alignment(parts: Sequence[Translation], first_words: Sequence[int]) 
         if part.alignment is None:
             return None
         pairs += shift_alignment(part.alignment, first_word).split()
-    # Two sentences without white space between them can have the same source word and the same target word.
+    # If no white space separates two sentences, their alignments can contain the same word pair. Remove the
+    # duplicates.
     return " ".join(dict.fromkeys(pairs))
 
 

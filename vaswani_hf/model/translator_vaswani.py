@@ -3,8 +3,8 @@
 `Translator.translate` reads a window of texts (1000 by default), and translates the texts of the window in
 seven steps:
 
-1. Split each text into sentences, if `split_sentences` is set. Texts and sentences without letters and
-   digits, such as emoji, are copied.
+1. Split each text into sentences, if `split_sentences` is set. A text or sentence that contains no letters
+   and no digits, such as an emoji, is copied.
 2. Tokenize all sentences of the window in one call. Divide sentences that are too long for the model into
    pieces. Each sentence or piece becomes a `Segment`.
 3. Assign the target prefix and the required phrases of each text to its segments.
@@ -144,9 +144,9 @@ class BaseTranslator:
 
         A line of white space has an empty translation. With `split_sentences`, a line of white space is
         copied unchanged. A line without letters and digits, such as an emoji, is copied, unless the line has
-        a target prefix or required phrases. With `split_sentences`, such a sentence of a line is copied. A
-        line that is too long for the model is cut between words, and its translated pieces are joined by
-        spaces. A warning names each line that is cut.
+        a target prefix or required phrases. With `split_sentences`, a sentence without letters and digits is
+        also copied. A line that is too long for the model is cut between words, and its translated pieces are
+        joined by spaces. A warning names each line that is cut.
 
         Args:
             lines (Iterable): Texts. `translate` reads `window` texts at a time.
@@ -160,8 +160,8 @@ class BaseTranslator:
 
         Returns:
             Iterator: A str for each line. With `return_scores`, `return_alignments` or a
-                `num_return_sequences` above 1, a `Translation` for each line. With `on_error="skip"`, a
-                `Translation` with an `error` for an invalid line.
+                `num_return_sequences` above 1, the iterator yields a `Translation` for each line. With
+                `on_error="skip"`, the iterator yields a `Translation` with an `error` for an invalid line.
 
         Raises:
             TypeError: If an argument is a single text, or a line is not a str.
@@ -203,8 +203,8 @@ class BaseTranslator:
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # Add the line number to the seed. A resumed run or several parallel processes then draw the
-                # same translations as a single run.
+                # Add the line number to the seed, so that a resumed run or several parallel processes draw
+                # the same translations as a single run.
                 self.backend.seed(options.seed + first_line)
             # If the translation of the texts in `window` raises an error, `results_of_lines` finds the
             # invalid text.
@@ -215,8 +215,8 @@ class BaseTranslator:
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
         """Return the options with defaults for missing search settings. `layouts`, `translate_segments` and
-        `join` need the defaults. Raise a ValueError if the backend or the checkpoint does not support an
-        option.
+        `join` need options in which no search setting is missing. Raise a ValueError if the backend or the
+        checkpoint does not support an option.
         """
         if options.terms is not None and not self.backend.supports_phrases:
             raise InvalidValueError(
@@ -239,12 +239,16 @@ class BaseTranslator:
         return replace(options, generate=settings)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """A subclass may override `prepare`, for example to choose a dtype before the next `window` texts."""
+        """`prepare` is called before each group of `window` texts. A subclass can override `prepare`, for
+        example to choose a dtype.
+        """
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Run all steps for pairs of a line number and a request. Return translations, best first."""
+        """Run all steps of the translation for `lines`, a list of pairs (line number, request). Return
+        translations, best first.
+        """
         requests = [request for _, request in lines]
         # Steps 1 to 3 of a translation.
         layouts = self.layouts(requests, [number for number, _ in lines], options)

@@ -26,7 +26,7 @@ class PaperSettings(Settings):
 
 
 class HighestRateSettings(Settings):
-    """The recipe key `learning_rate` of all schedules except the schedule "paper"."""
+    """The recipe key `learning_rate`, which all schedules have except the schedule "paper"."""
 
     learning_rate: float = recipe_key(gt=0)
     """The highest learning rate, which the schedule reaches at the last step of the warm-up."""
@@ -53,7 +53,9 @@ def _inverse_sqrt(step: int, settings: Any, *, warmup_steps: int, max_steps: int
 
 
 def _cosine(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
-    """After the warm-up, half a period of a cosine: Equation 5 of Loshchilov and Hutter 2017, no restarts."""
+    """After the warm-up, the learning rate follows half a period of a cosine: Equation 5 of Loshchilov and
+    Hutter 2017, without restarts.
+    """
     highest = settings.learning_rate
     if step <= warmup_steps:
         return highest * step / warmup_steps

@@ -133,7 +133,7 @@ class TrainingSettings(_EntryKeys):
         return self.early_stopping_key is not None
 
     def check_run_length(self) -> None:
-        """Raise an error if the section sets both `max_steps` and `num_train_epochs`, or neither."""
+        """Raise an error if the section does not set exactly one of `max_steps` and `num_train_epochs`."""
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise InvalidValueError(
                 "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
@@ -187,8 +187,8 @@ class TrainingSettings(_EntryKeys):
             )
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
-        """Check the optimizer or schedule that `key` selects from `table`, and the keys of the optimizer or
-        schedule.
+        """Check that the recipe key `key` names an optimizer or a schedule in `table`, and check the recipe
+        keys of this optimizer or schedule.
         """
         selected = getattr(self, key)
         if selected not in table:

@@ -5,8 +5,8 @@ The rules come from the parameter files COLLINS.prm and new.prm of evalb. Before
 are removed from labels, and TOP, punctuation and traces are removed from trees. The labels ADVP and PRT count
 as equal. Two constituents match if they have the same label, the same first word and the same last word.
 Precision and recall count the constituents of all sentences together. Part-of-speech tags are not compared.
-The tags of the gold tree decide which words of the gold tree and of the predicted tree are punctuation,
-because a predicted tree may have no tags.
+Only the tags of the gold tree decide which words of the two trees are punctuation, because predicted trees do
+not always have tags.
 """
 
 import time
@@ -91,8 +91,8 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> Bracke
 
 
 def _punctuation_of(tree: Tree) -> list[bool]:
-    """For each word, return True if the word is punctuation. The tag of a word decides, or the word itself if
-    it has no tag.
+    """For each word, return True if the word is punctuation. A word is punctuation if its tag is in
+    `PUNCTUATION`. If a word has no tag, the word itself must be in `PUNCTUATION`.
     """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]
@@ -120,8 +120,8 @@ def evaluate_parser(
     """Parse the sentences of gold trees, and score the predicted trees. `options` are options of
     `Parser.parse`.
 
-    Return a list and the scores. For each gold tree, the list contains the predicted tree, or None if the
-    gold tree has no words.
+    Return a list of predicted trees, one for each gold tree, and the scores. If a gold tree has no words, the
+    list contains None.
     """
     from tqdm.auto import tqdm
 
@@ -130,8 +130,9 @@ def evaluate_parser(
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
-    # Replace the words of the predicted tree by the words of the gold tree. The predicted tree contains the
-    # words of the parser's input `Tree.sentence`, for example `(` where the gold tree contains `-LRB-`.
+    # Replace the words of the predicted tree by the words of the gold tree. The words of the predicted tree
+    # come from `Tree.sentence`, the input of the parser. For example, `Tree.sentence` contains `(` instead of
+    # `-LRB-`.
     trees = [
         tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)

@@ -48,9 +48,10 @@ _FORBIDDING_SETTINGS = (
 class WellFormedTrees(LogitsProcessor):
     """Allows a symbol only if the beam can still become a well-formed tree over all words of the sentence.
 
-    `limits` contains the maximum number of symbols of each tree, including `</s>`. A limit must be at least
-    the number of words plus `NUM_OTHER_SYMBOLS`. In tensor shapes, B is the number of sentences, K the number
-    of beams, T the number of symbols that a beam already has, and V the size of the target vocabulary.
+    `limits` contains the maximum number of symbols of each tree, including `</s>`. The limit of a tree must
+    be at least the number of words of the sentence plus `NUM_OTHER_SYMBOLS`. In tensor shapes, B is the
+    number of sentences, K the number of beams, T the number of symbols that a beam already has, and V the
+    size of the target vocabulary.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class WellFormedTrees(LogitsProcessor):
         self.limits = torch.tensor(limits, device=device)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Set the scores [B * K, V] of forbidden symbols to -inf. `input_ids` is [B * K, 1 + T]."""
+        """Set the scores [B * K, V] of forbidden symbols to -inf. `input_ids` [B * K, 1 + T] contains the
+        start token and the T symbols of each beam.
+        """
         num_beams = len(scores) // len(self.num_words)
         num_words = self.num_words.repeat_interleave(num_beams)  # [B * K], as all tensors below
         limits = self.limits.repeat_interleave(num_beams)

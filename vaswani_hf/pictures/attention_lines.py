@@ -33,16 +33,16 @@ class ModelStatistics(NamedTuple):
     """A model, and the statistics of its heads on the two halves of the test set."""
 
     model: Any
-    # The statistics on the first half of the test set, to select the heads.
+    # The statistics that select the heads, from the first half of the test set.
     choice: Statistics
-    # The statistics on the second half of the test set, for the numbers in the captions.
+    # The statistics that give the numbers in the captions, from the second half of the test set.
     measurement: Statistics
 
 
 def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
-    """Return the object of the candidate with the median number. A candidate is a tuple (number, number of
-    words, object). Ignore candidates with more than `_MOST_WORDS` words, unless all candidates have more
-    words.
+    """Sort the candidates by their numbers, and return the object of the middle candidate. A candidate is a
+    tuple of three elements: the number to compare, the number of words, and the object. Ignore candidates
+    with more than `_MOST_WORDS` words, unless all candidates have more words.
     """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])

@@ -16,7 +16,9 @@ _SHOWN_SMOOTHING = 0.4
 
 
 def draw_positions(name: str, encodings: torch.Tensor, note: str) -> Picture:
-    """Draw the `encodings` [positions, D] of 20 positions, and the dot products between 60 positions."""
+    """Draw the first 20 `encodings` [positions, D], and the dot products of three encodings with the first 60
+    encodings.
+    """
     encodings = encodings.float().cpu()
     shown = encodings[:_NUM_POSITIONS]
     largest = shown.abs().max().item() or 1.0

@@ -46,7 +46,9 @@ class RunRecord:
 
 
 def read_run(folder: Path, training: AnyTraining | None, d_model: int) -> RunRecord | None:
-    """Return the record of the run that trained the checkpoint in `folder`, or None without recipe or log."""
+    """Return the record of the run that trained the checkpoint in `folder`. Return None if the recipe or the
+    log of the run is missing.
+    """
     recipe = recipe_file(folder)
     metrics = [] if recipe is None else read_metrics(recipe.parent / METRICS_FILE)
     if training is None or not metrics:
@@ -75,12 +77,12 @@ def draw_figures(
     """Draw all pictures of a Vaswani model. Write each picture, its caption and its numbers into the folder
     `output`.
 
-    `texts` are the source sentences of a test set. `verbs` and `pronouns` map each verb to its possible
-    complements and each pronoun to its possible antecedents, in lower case. `least_distance` is the smallest
+    `texts` are the source sentences of a test set. `verbs` maps each verb to its possible complements, and
+    `pronouns` maps each pronoun to its possible antecedents, in lower case. `least_distance` is the smallest
     distance between a verb and its complement, in words. The pictures with all heads show the attention of
     one layer for the source sentence `text`. By default, `text` is the first of `texts` with the median
-    number of words. `layer` is counted from 1, and is by default the last layer. `report` receives one line
-    for each picture, and for each picture that is left out.
+    number of words. `layer` is counted from 1, and is by default the last layer. `report` is called with one
+    line for each drawn picture, and with one line for each omitted picture.
     """
     if translator.model.config.model_type != "vaswani":
         raise InvalidValueError(
@@ -117,7 +119,7 @@ def draw_figures(
 
 
 def _median_text(texts: Sequence[str]) -> str:
-    """Return the first text whose number of words is the median."""
+    """Return the first text that has the median number of words."""
     median = statistics.median_low(len(text.split()) for text in texts)
     return next(text for text in texts if len(text.split()) == median)
 

@@ -19,7 +19,7 @@ from .attention import Tokens, word_weights
 from .relations import Relation
 
 _TOKENS_PER_BATCH = 4096
-# The seed of the weights of the untrained model.
+# The seed for the random weights of the untrained model.
 _SEED = 1
 
 
@@ -30,13 +30,13 @@ class Occurrence:
     sentence: int
     query: int
     key: int
-    # For each head [N, H], the attention weight from the word `query` to the word `key`.
+    # The attention weight [N, H] of each head from the word `query` to the word `key`.
     weights: torch.Tensor
-    # For each head [N, H], True if the word `query` attends to no word of the sentence more than to the word
-    # `key`.
+    # For each head [N, H], True if no other word of the sentence has a larger attention weight from `query`
+    # than `key` has.
     is_largest: torch.Tensor
-    # For each head [N, H], the mean weight over all pairs of words in the sentence with the distance `key -
-    # query`.
+    # For each head [N, H], the mean weight of all word pairs in the sentence that have the same distance as
+    # `query` and `key`.
     same_distance: torch.Tensor
 
 
@@ -49,8 +49,8 @@ class Statistics:
     # For each sentence, a tensor [N layers, H heads, H heads]: the total variation distance between the
     # attention weights of two heads of a layer, as the mean over the query words of the sentence.
     distances: dict[int, torch.Tensor] = field(default_factory=dict)
-    # For each sentence, a tensor [N layers, H heads, H heads]: the share (0 to 1) of query words for which
-    # two heads of a layer give the largest attention weight to different key words.
+    # For each sentence, a tensor [N layers, H heads, H heads]. An entry is the share (0 to 1) of query words
+    # for which two heads of a layer attend most to different key words.
     disagreements: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
@@ -74,7 +74,9 @@ def untrained(model: Any) -> Any:
 
 @torch.no_grad()
 def encoder_weights(model: Any, sentences: Sequence[Tokens]) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield the index of each sentence and the weights between its words [N, H, W, W], longest sentences first."""
+    """Yield the index of each sentence and the attention weights [N, H, W, W] between its words, longest
+    sentences first.
+    """
     encoder = model.get_encoder()
     for batch in batches_by_length([sentence.ids for sentence in sentences], _TOKENS_PER_BATCH):
         rows = [torch.tensor(sentences[index].ids) for index in batch]
@@ -124,7 +126,7 @@ def best_heads(occurrences: Sequence[Occurrence], number: int) -> list[Head]:
 
 
 def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, float]:
-    """Return the means of `weights`, `is_largest` and `same_distance` of one head over all `occurrences`."""
+    """For one head, return the means of `weights`, `is_largest` and `same_distance` over all `occurrences`."""
 
     def mean(name: str) -> float:
         values = [getattr(occurrence, name)[head.layer, head.head] for occurrence in occurrences]

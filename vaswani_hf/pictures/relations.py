@@ -12,8 +12,8 @@ from ..model.errors_vaswani import InvalidValueError
 
 # The default word lists of each language. `_VERBS` maps the forms of each verb to the possible complements of
 # the verb. `_PRONOUNS` maps the forms of each pronoun to the possible antecedents of the pronoun. The lists
-# have frequent words of image captions, such as the captions of Multi30k, frequent words of everyday sentences,
-# such as the sentences of Tatoeba, and the verb of Figure 3 of the paper.
+# contain frequent words of image captions (as in Multi30k) and of everyday sentences (as in Tatoeba).
+# `_VERBS` also contains the verb of Figure 3 of the paper.
 _VERBS = {
     "en": {
         "wear wears wearing": (
@@ -114,8 +114,9 @@ class Relation:
     """A rule that finds pairs of related words.
 
     `partners` maps each word, such as a verb, to its possible partners, such as complements, in lower case.
-    The partner of a word is the nearest word from `partners[word]` that is at least `least_distance` words
-    away. If `is_earlier` is True, the partner is among the earlier words, else among the later words.
+    The partner of a word is the nearest word from `partners[word]` at a distance of at least `least_distance`
+    words. If `is_earlier` is True, the partner comes before the word in the sentence, otherwise after the
+    word.
     """
 
     partners: Mapping[str, frozenset[str]]

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def draw_training_curve(metrics: list[dict[str, Any]]) -> "Figure | None":
-    """Draw the losses and one validation score over the optimizer steps. Return None if `metrics` contains no
-    losses and no validation scores.
+    """Plot the training loss, the validation loss and one validation score against the optimizer steps.
+    Return None if `metrics` contains no losses and no validation scores.
     """
     figure = new_figure(7, 4)
     axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")

@@ -30,8 +30,8 @@ class CertificateRow(Record):
         largest_difference (float, optional): The largest difference (nats) from the log-probabilities that
             the checkpoint gives the tokens of its translations. None for vaswani_hf, which runs the
             checkpoint itself.
-        changed (int): The number of translations that differ from the translations of the checkpoint,
-            without those of `changed_at_length_limit`.
+        changed (int): The number of translations that differ from the translations of the checkpoint, except
+            the translations that `changed_at_length_limit` counts.
         changed_at_length_limit (int): The number of changed translations among the sentences for which
             vaswani_hf reached a length limit. The length limits of the engine differ from those of
             vaswani_hf.

@@ -53,8 +53,9 @@ _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
-    If an earlier push has not ended, "all_checkpoints" waits for its end, and any other `hub_strategy` skips
-    the new checkpoint. The callback never skips the last checkpoint of the run.
+    If an earlier push is still running, the `hub_strategy` "all_checkpoints" waits for the end of the push.
+    Any other `hub_strategy` skips the new checkpoint. The callback never skips the last checkpoint of the
+    run.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):
@@ -88,7 +89,7 @@ class PushCheckpointsCallback(TrainerCallback):
     def _begin(self, step: int) -> None:
         checkpoint = self.folder / _STAGING / f"checkpoint-{step}"
         try:
-            # Make hard links, because the Trainer may delete the checkpoint before the upload ends.
+            # Make hard links, because the Trainer can delete the checkpoint before the upload ends.
             saved = self.folder / checkpoint.name
             shutil.copytree(saved, checkpoint, copy_function=_link_or_copy, dirs_exist_ok=True)
             for name in (RECIPE_FILE, METRICS_FILE):
@@ -119,7 +120,7 @@ class PushCheckpointsCallback(TrainerCallback):
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
             # If a push fails, print the error and continue the training. The next push uploads newer versions
-            # of the same files.
+            # of the files that could not be pushed.
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
         finally:
             shutil.rmtree(repository, ignore_errors=True)

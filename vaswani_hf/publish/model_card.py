@@ -99,7 +99,7 @@ class CardFacts:
     origin: OriginRecord | None
     """The checkpoint from which the weights were imported."""
     average_of: list[str] | None
-    """The names of the checkpoints whose average is the model."""
+    """For a model from `vaswani average`, the names of the averaged checkpoints."""
     weights_changed: bool | None
     """True if the weights differ from the weights that the run has scored."""
     is_recorded: bool
@@ -211,8 +211,8 @@ def _scores(results: Results) -> dict[str, Any]:
 
 
 def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
-    """Return the task in the recipe. Without a recipe, return the task that fits the model type and the
-    scores in `test`.
+    """Return the task in the recipe. Without a recipe, choose the task by the model type in config.json and
+    by the names of the scores in `test`.
     """
     if recipe is not None:
         return TASKS[recipe.task]
@@ -240,7 +240,9 @@ def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
 
 
 def _repository_of(origin: OriginRecord | None) -> str | None:
-    """Return the Hub repository, without revision, from which the weights were imported, or None."""
+    """Return the Hub repository from which the weights were imported, without its revision. If the weights do
+    not come from the Hub, return None.
+    """
     return origin.name.partition("@")[0] if origin and origin.is_on_hub else None
 
 

@@ -88,8 +88,8 @@ def push(
     Args:
         checkpoint (str or Path): A folder that `vaswani train` or `save_pretrained` has written, with
             tokenizers. If the folder has a README.md that `vaswani import` did not write, this file is the
-            model card. If the folder has no README.md, or one that `vaswani import` has written, `push`
-            writes the card from the files of the run, such as recipe.yaml and results.json.
+            model card. If README.md is missing or comes from `vaswani import`, `push` writes the card from
+            the files of the run, such as recipe.yaml and results.json.
         repository (str): user/name.
         private (bool): If True, create the repository as a private repository. `private=True` raises an error
             for an existing public repository.
@@ -118,7 +118,8 @@ def push(
         check_config(folder, checkpoint, tuple(KINDS))
         validate_repo_id(repository)
         to = Destination(repository, private, revision=revision, create_pr=create_pr, tag=tag, token=token)
-        # Check the token before the slow step: `fingerprint` loads the model.
+        # Check the access token before the slow function `fingerprint`, because `fingerprint` loads the
+        # model.
         check_token(to)
         expected = fingerprint(folder)
         to = check_destination(to)
@@ -205,8 +206,8 @@ def upload(
 def _commit(
     api: HfApi, destination: Destination, folder: Path, message: str, replaced: tuple[str, ...]
 ) -> CommitInfo:
-    # List the files of the repository before each try, because an earlier try may have changed the files. A
-    # commit can succeed even if the answer of the Hub is lost.
+    # List the files of the repository before each try, because an earlier try has perhaps changed the files.
+    # A commit can succeed even if the answer of the Hub is lost.
     info: Any = api.repo_info(
         destination.repo_id, repo_type=destination.repo_type, revision=destination.revision
     )

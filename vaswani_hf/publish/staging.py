@@ -42,7 +42,9 @@ _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
 def stage_repository(
     folder: Path, staged: Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> None:
-    """Write all files of the future commit into the folder `staged`. Weight files are linked if possible."""
+    """Write all files of the future commit into the folder `staged`. For each weight file, create a link if
+    links are possible, otherwise a copy.
+    """
     # Load and save the config to write the code files, because an older checkpoint can lack the code files.
     model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
     config = model_class.config_class.from_pretrained(folder)
@@ -153,7 +155,7 @@ def _stage_handler(folder: Path, staged: Path) -> None:
 def _is_card_of_import(folder: Path) -> bool:
     """Return True if README.md is the unchanged model card that `vaswani import` wrote.
 
-    A push replaces such a card, because the code examples of a card from `vaswani import` load the local
+    A push replaces the unchanged card of an import, because the code examples of the card load the local
     folder.
     """
     origin = read_results(folder).origin

@@ -78,7 +78,7 @@ def _similar_in_section(name: FullName, known: Iterable[FullName]) -> str | None
 
 
 def _similar(key: str, names: Iterable[str]) -> str | None:
-    """Return the full name in `names` whose last part is similar to `key`."""
+    """Return the full name in `names` whose last part (the key without its section) is similar to `key`."""
     by_key = {_last_part(name): name for name in names}
     similar = suggestion(key, by_key)
     return None if similar is None else by_key[similar]

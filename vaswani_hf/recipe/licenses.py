@@ -5,7 +5,7 @@ import re
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.data import DataSettings
 
-# The value of `data.license` for training data that may be used for research only. The Hub has no identifier
+# The value of `data.license` for training data whose licence allows only research. The Hub has no identifier
 # for such a licence.
 RESEARCH_ONLY = "research-only"
 

@@ -69,7 +69,9 @@ def load_recipe(
 
 @dataclass
 class RecipeContent:
-    """The keys of a recipe with their values, not yet validated. `top_level` has keys outside of sections."""
+    """The keys of a recipe with their values, not yet validated. `top_level` contains the keys that belong to
+    no section.
+    """
 
     top_level: dict[str, Any] = field(default_factory=dict)
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -90,8 +92,8 @@ class RecipeContent:
                 yield FullName(f"{section}.{key}"), value
 
     def for_task(self, task: str) -> dict[str, Any]:
-        """Return the argument of `make_recipe`. Leave out the keys that exist only in the recipes of other
-        tasks.
+        """Return the keys and values of the recipe as the argument of `make_recipe`. Leave out the keys that
+        exist only in the recipes of other tasks.
         """
         known = key_types_by_task()[task]
         values = dict(self.top_level)
@@ -137,8 +139,8 @@ def _read_file(path: Path, extending: Path | None = None) -> RecipeContent:
 
 
 def _base_of(extends: Any, files: list[Path]) -> Path:
-    """In `files`, each file except the last extends the next file. Return the recipe that the last file
-    extends.
+    """Return the recipe that the last file in `files` extends. Every earlier file in `files` extends the file
+    after it.
     """
     path = files[-1]
     if not isinstance(extends, str):
@@ -175,7 +177,7 @@ def _make_code_absolute(content: RecipeContent, folder: Path) -> None:
 
 
 def _run_code(content: RecipeContent) -> None:
-    """Execute the file of `model.code`, so that it can register new values for other keys."""
+    """Execute the Python file in `model.code`, so that the file can register new values of other recipe keys."""
     code = content.sections.get("model", {}).get("code")
     if isinstance(code, str):
         run_user_code(code, "model.code")

@@ -48,7 +48,9 @@ class Recipe(Settings):
         return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
-        """Map `section.key` to the value. The section `model` has only keys that the recipe sets."""
+        """Return a dict that maps the name `section.key` of each recipe key to its value. The section `model`
+        has only keys that the recipe sets.
+        """
         return flat(self._content())
 
     def on_resume(self, name: str) -> OnResume:

@@ -15,8 +15,8 @@ from ..model.translator_vaswani import BaseTranslator
 from ..translation.language_check import LanguageDetector
 
 AUTO = "auto"
-# The maximum number of characters for the language detector. More characters hardly change the detected
-# language.
+# The maximum number of characters that the language detector reads. Reading more characters would hardly
+# change the detected language.
 _MOST_READ = 1000
 
 
@@ -101,8 +101,9 @@ class Directions:
 
     def find(self, source: str, target: str | None, texts: Sequence[str]) -> Direction:
         """Return the `Direction` for the given languages. The source language "auto" stands for the language
-        of `texts`. The target language can be None if the source language has only one target language. Raise
-        a ValueError if there is no `Direction`, or if the language of the texts cannot be detected.
+        of `texts`. The target language can be None if the service translates the source language into only
+        one language. Raise a ValueError if there is no `Direction`, or if the language of the texts cannot be
+        detected.
         """
         if source == AUTO:
             source = self._detected(texts, target)

@@ -12,9 +12,9 @@ from .engine import Job
 
 
 class DocumentsJob:
-    """A request to translate HTML documents. `submit` puts sentences into the queue with the option
-    `return_alignments`. `future` receives a list with one `Translation` for each document. The service
-    cancels `future` if the client closes the connection.
+    """A request to translate HTML documents. `submit` puts sentences into the queue, to be translated with
+    the option `return_alignments`. `future` receives a list with one `Translation` for each document. The
+    service cancels `future` if the client closes the connection.
     """
 
     def __init__(self, documents: Sequence[str], submit: Callable[[Sequence[str]], Job]):
@@ -24,7 +24,7 @@ class DocumentsJob:
 
     def run(self) -> None:
         """Translate the documents, and set the result or the exception of `future`."""
-        # Another thread has perhaps cancelled the future.
+        # `set_result` raises an `InvalidStateError` if another thread has cancelled the future.
         with contextlib.suppress(InvalidStateError):
             try:
                 texts = translate_html_documents(self._documents, self._translate)
@@ -35,6 +35,7 @@ class DocumentsJob:
 
     def _translate(self, sentences: Sequence[str]) -> list[Translation]:
         job = self._submit(sentences)
-        # Cancel the job together with `self.future`, so that the queue drops the sentences.
+        # If `self.future` is cancelled, also cancel the job, so that the queue drops the sentences of the
+        # documents.
         self.future.add_done_callback(lambda _: job.future.cancel())
         return [best for best, *_ in job.future.result()]

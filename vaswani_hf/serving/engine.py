@@ -194,9 +194,9 @@ class Engine:
                 self._translate(self._next_batch(waiting))
 
     def _next_jobs(self) -> list[Job]:
-        """Wait for jobs, and return all jobs in the queue; an empty list if the engine must stop. The wait
-        for further jobs ends after `batch_wait` seconds, or when the queue has as many jobs as the last
-        batch.
+        """Wait for jobs, and return all jobs in the queue. If the queue is empty and the engine must stop,
+        return an empty list. The wait for further jobs ends after `batch_wait` seconds, or when the queue has
+        as many jobs as the last batch.
         """
         with self._changed:
             while True:
@@ -220,7 +220,9 @@ class Engine:
             job.fail(error)
 
     def _next_batch(self, jobs: list[Job]) -> list[tuple[Job, int, Segment]]:
-        """Return segments of the first job, and of the other jobs for which `may_share_batch` is True."""
+        """Return the segments of the next batch. The segments belong to the first job, and to other jobs for
+        which `may_share_batch` is True.
+        """
         sharing = [job for job in jobs if job.may_share_batch(jobs[0])]
         # Translate one segment at a time if the client streams the translation, because a streamer of
         # `generate` supports only a batch of one text.

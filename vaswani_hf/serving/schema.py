@@ -18,9 +18,9 @@ from .directions import AUTO, Direction
 
 @dataclass(frozen=True)
 class WantedSettings:
-    """The settings of a request. The class does not contain the texts, because the service caches the
-    translation options of each combination of settings. If the calibrated confidence of a translation is
-    below the probability `min_confidence`, the answer contains an empty text.
+    """The settings of a request. The class does not contain the texts of the request, because the service
+    caches the translation options of each combination of settings. If the calibrated confidence of a
+    translation is below the probability `min_confidence`, the answer contains an empty text.
     """
 
     num_alternatives: int = 0
@@ -166,7 +166,7 @@ def detection(language: str, confidence: float) -> dict[str, Any]:
     return {"confidence": round(100 * confidence, 1), "language": language}
 
 
-# The fields of a translation that the field `scores` of a request asks for.
+# The fields of a translation that the answer contains only if the request has `scores: true`.
 _SCORES = ("score", "log_prob", "confidence", "tokens", "token_log_probs", "words")
 
 

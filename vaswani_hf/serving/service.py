@@ -26,8 +26,8 @@ from .schema import Wanted, WantedSettings
 
 # The seconds in the header `Retry-After` if the queue is full.
 _RETRY_AFTER = 2
-# The maximum number of entries in the cache of translation options. Each entry belongs to one model and the
-# settings of a request.
+# The maximum number of entries in the cache of translation options. An entry belongs to one model and one
+# combination of request settings.
 _MOST_SETTINGS = 100
 
 
@@ -41,7 +41,8 @@ class Service:
         api_key (str, optional): The key that each request must have.
         glossaries (mapping, optional): Maps names, which requests can use, to glossaries.
         language_check (str, optional): "pass" returns a text unchanged if the text is not in the source
-            language, and "refuse" answers with an error. Ignored if `directions` has no detector.
+            language, and "refuse" answers with an error. Without a detector in `directions`, `language_check`
+            has no effect.
     """
 
     def __init__(
@@ -218,8 +219,8 @@ class Service:
 def _search_settings(
     translator: BaseTranslator, options: TranslationOptions, settings: WantedSettings
 ) -> dict[str, Any]:
-    """Return the search settings. A streamed answer needs greedy search. For alternatives, the search needs
-    at least one beam for each returned translation.
+    """Return the search settings. A streamed answer needs greedy search. To return alternative translations,
+    the search needs at least as many beams as returned translations.
     """
     generate = dict(options.generate)
     if settings.is_streamed:

@@ -38,14 +38,15 @@ def last_part(path: str) -> str:
 class DataSettings(Settings):
     """The section `data` of a recipe: the data of a run, and the maximum length of examples.
 
-    A key for a file also accepts a list of files. A file name may be a pattern such as `train-*.parquet`. The
-    files of a pattern are read in the order of their names. Text files may be compressed (.gz).
+    A key for a file also accepts a list of files. A file name can be a pattern such as `train-*.parquet`. The
+    files of a pattern are read in the order of their names. Text files can be compressed (.gz).
     """
 
     # The kinds of files of a task, such as "source". For example, the recipe keys for files of the kind
     # "source" are `train_source`, `validation_source` and `test_source`.
     file_kinds: ClassVar[tuple[str, ...]] = ()
-    # The keys that can name the training data. A recipe gives exactly one of these keys.
+    # The keys that can name the training data. A recipe must contain exactly one of the keys in
+    # `source_keys`.
     source_keys: ClassVar[tuple[str, ...]] = ("corpus",)
 
     corpus: str | None = None

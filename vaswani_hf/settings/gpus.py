@@ -9,8 +9,8 @@ from ..model.errors_vaswani import InvalidValueError
 # which the paper trains a model (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
-# The assumed (not measured) fraction of its peak speed that a GPU reaches. With small models and small
-# batches, a GPU reaches a smaller fraction of its peak speed.
+# The plan assumes that a GPU reaches this fraction of its peak speed. The fraction was not measured. With
+# small models and small batches, a GPU reaches a smaller fraction of its peak speed.
 ASSUMED_UTILIZATION = 0.3
 # The source of the prices in `GPUS`. For each GPU type, the price is the price of the smallest machine with
 # one GPU of the type.
@@ -50,8 +50,8 @@ class Gpu:
 
 _NVIDIA = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
 # The speeds of H100, H200 and V100 are the speeds of the SXM versions. The data sheets of H100, H200, L4 and
-# L40S give the bfloat16 peaks with sparsity. Without sparsity, the peak is half of the number in the data
-# sheet.
+# L40S give the bfloat16 peak speeds for sparse matrices. For dense matrices, the peak speed is half of the
+# number in the data sheet.
 GPUS = {
     "H200": Gpu(989, 67, "https://www.nvidia.com/en-us/data-center/h200/", 5.0, "h200", 141),
     "H100": Gpu(989, 67, "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"),

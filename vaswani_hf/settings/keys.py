@@ -1,5 +1,5 @@
-"""Declares the keys of a recipe: the limits and the unit of a value, and whether a resumed run may change the
-value.
+"""Declares the keys of a recipe. For each key, declares the limits and the unit of the value, and whether the
+value can change when a run is resumed.
 """
 
 from typing import Any, Literal, TypedDict, Unpack
@@ -12,13 +12,13 @@ from .base import Settings, facts_of, field_with_facts
 # the following:
 # - "fixed": The run refuses the new value with an error, because the value changes the training steps.
 # - "free": An unfinished run continues with the new value. A finished run stays as it is.
-# - "continue": Both an unfinished and a finished run continue with the new value. The new value of a
+# - "continue": An unfinished run and a finished run continue with the new value. The new value of a
 # "continue" key requires more training steps, other final weights or new scores.
 OnResume = Literal["fixed", "free", "continue"]
 
 
 class KeyFacts(TypedDict, total=False):
-    """The facts about a key in addition to its type, its default, its limits and its help text."""
+    """Facts about a recipe key that are not in its type, its default, its limits or its help text."""
 
     unit: str
     """The unit of a number, such as "tokens"."""

@@ -53,7 +53,9 @@ TRAINING_ONLY_FIELDS = tuple(
 
 
 class InitFrom(Settings):
-    """The value of `model.init_from` if it names a model for the encoder and a model for the decoder."""
+    """The value of `model.init_from` if the recipe names separate models for the encoder and the decoder. A
+    recipe can also name a model for only one of the stacks.
+    """
 
     encoder: str | None = None
     """The model whose weights are the initial weights of the encoder."""
@@ -70,14 +72,16 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Map "encoder" and "decoder" to the names of their models. Leave out a stack that starts from random
-        weights.
+        """Map "encoder" and "decoder" to the names of the models from which the two stacks start. Leave out a
+        stack that starts from random weights.
         """
         return self.model_dump(exclude_none=True)
 
 
 class ModelSettings(Settings):
-    """The section `model`: fields of `VaswaniConfig`, and the models from which the training starts."""
+    """The section `model` of a recipe: the fields of `VaswaniConfig`, the models with the initial weights,
+    and the user's Python file.
+    """
 
     init_from: str | InitFrom | None = None
     """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
@@ -92,7 +96,7 @@ class ModelSettings(Settings):
         return {name: getattr(self, name) for name in MODEL_KEYS if name in self.model_fields_set}
 
     def make_config(self, **vocabulary: Any) -> VaswaniConfig:
-        """Return the config. `vocabulary` contains the fields that the tokenizers determine."""
+        """Return the config. `vocabulary` contains the config fields whose values come from the tokenizers."""
         fields = {**self.config_fields(), **vocabulary}
         start = "pad_token_id" if fields.get("zero_start_embedding") else "bos_token_id"
         return VaswaniConfig(
@@ -118,8 +122,8 @@ class ModelSettings(Settings):
 
 
 def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
-    """Create a class for the section `model` of models with the stacks `stacks`. The class has no config
-    fields that only models with other stacks use.
+    """Create a class for the section `model` of models with the stacks `stacks`. The class lacks the config
+    fields that have no effect on models with the stacks `stacks`.
     """
     other_stacks = tuple(f"{stack}_" for stack in STACKS if stack not in stacks)
     fields: dict[str, Any] = {}
@@ -169,7 +173,9 @@ _BEAM_SEARCH_SETTINGS = ("early_stopping", *SCORE_SETTINGS)
 
 
 class SearchSection(Settings):
-    """The section `decoding`: fields of `SearchSettings`, which the run writes to generation_config.json."""
+    """The section `decoding`: the search settings (see `SearchSettings`). The run writes the settings to
+    generation_config.json.
+    """
 
     keys_on_resume: ClassVar[OnResume] = "continue"
 
@@ -244,8 +250,8 @@ class EvaluationSettings(Settings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The key with which each validation also scores the model's outputs, such as `validation_bleu`. None
-        if the task has no such key.
+        """The key with which each validation also scores the model's outputs, such as `validation_bleu`. The
+        value is None if the task has no key that turns on scores in the validation.
         """
         return None
 

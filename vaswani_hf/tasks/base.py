@@ -45,7 +45,7 @@ class CardWords:
     Attributes:
         task_type: The name of the task on the Hub, or the usual name if the Hub does not have the task.
         task_name: The name of the task for readers, such as "Text generation".
-        pipeline_tag: `task_type` if the Hub has the task, otherwise None.
+        pipeline_tag: The same name as `task_type` if the Hub has the task, otherwise None.
         description: The first sentences of the card: what the model is, and what the model does.
         example: An input for the code snippets.
         pipeline: The task of `transformers.pipeline`; None if no pipeline can load the model.
@@ -89,14 +89,15 @@ def language_of(record: DataRecord) -> str:
 class Task(Protocol):
     """Base class of the tasks that a model can be trained for, such as translation and parsing.
 
-    The default methods suit a task that has no dataset on the Hub, and whose validations compute only the
-    loss. The arguments `data`, `tokenizer` and `evaluation` of the methods are sections of a recipe.
+    The default methods are for a task without a dataset on the Hub. With the default methods, a validation
+    computes only the loss. The arguments `data`, `tokenizer` and `evaluation` of the methods are sections of
+    a recipe.
 
     Attributes:
         name: The value of the key `task` of a recipe.
         data_settings, tokenizer_settings, decoding_settings, evaluation_settings: The classes of the sections.
         model_class: The class of the models that learn the task, such as `VaswaniForSeq2SeqLM`.
-        stacks: The stacks of the model: "encoder", "decoder" or both.
+        stacks: The stacks of the model: only "encoder", only "decoder", or "encoder" and "decoder".
         outputs_file: The name of the file of outputs for the test set; None if the task has no outputs.
         metrics: The names and titles of the scores, the most important score first.
         test_scores: The test scores for the model card. If results.json contains the first score,
@@ -116,7 +117,7 @@ class Task(Protocol):
 
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
         """Return the section `data` with additional facts, such as the commit of a dataset on the Hub.
-        `earlier` is the section in the saved recipe of a resumed run, or None for a new run.
+        `earlier` is the section `data` in the saved recipe of the resumed run, or None for a new run.
         """
         return data
 
@@ -140,8 +141,8 @@ class Task(Protocol):
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
-        """Return the names of the validation scores except the loss. The training curve shows the first
-        score.
+        """Return the names of the validation scores except the loss. The training curve shows the score whose
+        name is first.
         """
         return ()
 
@@ -157,7 +158,8 @@ class Task(Protocol):
         """Compare the outputs with the correct targets. Return the value of each score by name.
 
         A run logs only the scores in `validation_metrics`. `vaswani evaluate` prints only the scores in
-        `metrics`, and replaces values of `evaluation` by the options `--tokenize` and `--lowercase`.
+        `metrics`. The options `--tokenize` and `--lowercase` of `vaswani evaluate` replace values of
+        `evaluation`.
         """
         return {}
 

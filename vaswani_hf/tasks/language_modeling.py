@@ -107,8 +107,8 @@ class TextCorpus(Corpus):
 
 
 class LanguageModelingTask(Task):
-    """Base class of causal and masked language modelling. Each text is a pair whose source and target are the
-    text, so that language modelling can use the code that prepares sentence pairs.
+    """Base class of causal and masked language modelling. A text is stored as a pair with the text as source
+    and as target. Therefore language modelling can use the code for sentence pairs.
     """
 
     data_settings = TextData
@@ -118,7 +118,8 @@ class LanguageModelingTask(Task):
     test_scores = ("perplexity", "accuracy")
     # The special tokens and the space that the tokenizer adds to a text.
     form: TextForm
-    # The name of the task on the Hub and in `pipeline`, and its name for readers of the model card.
+    # `hub_task` is the name of the task on the Hub and in `pipeline`. `hub_name` is the name of the task for
+    # readers of the model card.
     hub_task: str
     hub_name: str
     # The first sentence of the model card. `{language}` stands for the language.
@@ -323,9 +324,9 @@ class MaskingCollator(TextCollator):
     """Pads texts, and masks tokens that the model must predict (Devlin et al. 2019, Section 3.1). Each text
     has at least one masked token.
 
-    The masked tokens depend only on the seed, the epoch and the text (and differ for copies of a text in an
-    epoch), and not on interruptions or the number of data workers. In validation, the masked tokens do not
-    depend on the epoch, so that the losses of all validations can be compared.
+    The masked tokens depend only on the seed, the epoch and the text, and differ for copies of a text in an
+    epoch. Interruptions and the number of data workers do not change the masked tokens. In validation, the
+    masked tokens do not depend on the epoch, so that the losses of all validations can be compared.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
@@ -388,10 +389,11 @@ def evaluate_texts(
     *,
     tokens_per_batch: int = 4096,
 ) -> TextScores:
-    """Return the scores on texts. Empty texts, and texts that are too long for the model, are left out.
+    """Return the scores of a language model on `texts`. Empty texts, and texts that are too long for the
+    model, are left out.
 
-    A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, the same tokens
-    in each evaluation.
+    A causal model predicts each token and `</s>`. A masked language model predicts 15 % of the tokens. Every
+    evaluation masks the same tokens.
     """
     task = _task_of(model)
     start = time.perf_counter()

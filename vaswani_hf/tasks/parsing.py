@@ -198,7 +198,8 @@ def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
 
 def load_treebank(names: list[str]) -> Dataset:
     """Load the sentences and the trees of files into the columns `source` and `target` of a dataset, which
-    the library `datasets` caches. Both columns are empty for a tree that has only traces.
+    the library `datasets` caches. If a tree contains only traces (elements without words), the columns
+    `source` and `target` are empty.
     """
     files = treebank_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]

@@ -231,7 +231,7 @@ class TranslationEvaluation(EvaluationSettings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The key `validation_bleu` if the recipe turns on BLEU in each validation, else None."""
+        """The name "validation_bleu" if each validation computes BLEU, else None."""
         return "validation_bleu" if self.validation_bleu else None
 
     def check_dependencies(self) -> None:
@@ -351,7 +351,7 @@ class TranslationTask(Task):
     def score_outputs(
         self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
     ) -> dict[str, Any]:
-        # Remove spaces at both ends of a reference, because a line of a corpus may end with spaces.
+        # Remove spaces at both ends of a reference, because a line of a corpus can end with spaces.
         references = [target.strip() for target in targets]
         return score_translations(
             outputs, references, tokenize=evaluation.tokenize, lowercase=evaluation.lowercase
@@ -442,8 +442,8 @@ def _encoders(
     bpe_dropout: float,
     augment: Augmentation | None,
 ) -> tuple[SentenceEncoder, SentenceEncoder] | None:
-    """Return encoders for source and target that tokenize a sentence again in each epoch, because BPE-dropout
-    and `data.augment` change the token ids in each epoch. Return None if the run uses neither BPE-dropout nor
+    """Return encoders for source and target that tokenize a sentence again in each epoch. BPE-dropout and
+    `data.augment` change the token ids in each epoch. Return None if the run uses neither BPE-dropout nor
     `data.augment`.
     """
     if bpe_dropout > 0:
@@ -482,7 +482,9 @@ def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """Return the file name and the weight of each training corpus. Without weights, return an empty list."""
+    """Return the file name and the weight of each training corpus. If the recipe has no `data.train_weights`,
+    return an empty list.
+    """
     if not data.train_weights:
         return []
     names = data.listed("train_source") or data.listed("train_pairs")
@@ -490,8 +492,8 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Raise an error if a split has no usable pairs. In a test split, the source side and the target side
-    must each have text, but not necessarily in the same pair.
+    """Raise an error if a split has no usable pairs. In a test split, at least one source and at least one
+    target must contain text. The source and the target can belong to different pairs.
     """
     if split == "test":
         for side in ("source", "target"):
@@ -539,7 +541,8 @@ def in_both_directions(
 
 def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
     reversed_columns = {
-        # Do not add a tag to an empty text, so that both copies of a pair with an empty text are removed.
+        # Do not add a tag to an empty text, so that a pair with an empty text is removed together with its
+        # reversed copy.
         "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
         "target": batch["source"],
     }

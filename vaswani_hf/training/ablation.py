@@ -60,7 +60,8 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
     so that the final scores are scores of the validation split.
 
     `overrides` are command-line arguments, such as "--max_steps", "100", that override keys in the section
-    `all`. Raise a ValueError if the file or a recipe is invalid, or if a folder contains another run.
+    `all` of the file. Raise a ValueError if the file or a recipe is invalid, or if a folder contains another
+    run.
     """
     content = _read_list(path)
     if output.exists() and not output.is_dir():
@@ -132,14 +133,14 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
             init_from = bases[init_from]
         return recipe.replace(model=recipe.model.replace(init_from=init_from))
     # If the output folder already contains a run, the run must have the same recipe. Recipes with `init_from`
-    # are not checked here, because the model in `init_from` may not exist yet.
+    # are not checked here, because the model in `init_from` perhaps does not exist yet.
     saved = saved_recipe(Path(recipe.output_dir))
     refuse_another_run(resolve(recipe, saved) if saved else recipe, saved)
     return recipe
 
 
 def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
-    """If `base` names an earlier run of the list, return the output folder of its training with the seed
+    """If `base` names an earlier run of the list, return the output folder of the earlier run for the seed
     index `number`. Otherwise return `base`.
     """
     if base in earlier:

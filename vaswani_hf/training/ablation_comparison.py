@@ -17,9 +17,9 @@ Runs = dict[str, list[Recipe]]
 # Maps the `output_dir` of each ended training to the content of results.json, or to an error message.
 Outcomes = dict[str, dict[str, Any] | str]
 
-# `vaswani ablate` itself sets the recipe keys with these prefixes.
+# The beginnings of the recipe keys that `vaswani ablate` itself sets.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# Stands for the value of a config field that comes from the model in `init_from`.
+# The text that `_value` returns for a config field whose value comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
 # Maps each score in the comparison table to its title.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
@@ -139,7 +139,9 @@ def as_json(compared: list[RunComparison]) -> str:
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:
-    """Return the recipe keys that differ from the first recipe of the list, and the values in `recipe`."""
+    """Return the keys whose values differ between `recipe` and `first`, with the values in `recipe`. `first`
+    is the first recipe of the list.
+    """
     keys = {**recipe.values(), **first.values()}
     # `init_from` can have the keys "encoder" and "decoder".
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}

@@ -4,7 +4,8 @@ import os
 
 from ..data.memory import c_function
 
-# The numbers of three `mallopt` options in malloc.h, and their values in bytes.
+# The numbers that malloc.h gives three options of `mallopt`, and the values in bytes to which the options are
+# set.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _MALLOC_OPTIONS = {_M_MMAP_THRESHOLD: 2**25, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26}
 # A cache of 16 oneDNN primitives (prepared operations) is enough to run all layers of a model on one batch.

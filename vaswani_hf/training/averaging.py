@@ -120,8 +120,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
     """For each checkpoint, return the name of the weights file to average: `AVERAGED_WEIGHTS_FILE` if the
-    checkpoint has this file, otherwise `WEIGHTS_FILE`. The final checkpoint has only one weights file, with
-    the moving averages if the run computes moving averages.
+    checkpoint has this file, otherwise `WEIGHTS_FILE`. The final checkpoint has only `WEIGHTS_FILE`, which
+    contains the moving averages if the run computes moving averages.
     """
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):
@@ -129,7 +129,7 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
             other = names[have.index(True)]
             raise InvalidValueError(
                 f"`checkpoints` must all have {AVERAGED_WEIGHTS_FILE}, as '{other}' has, but '{name}' has "
-                f"none; leave '{name}' out, or give `--raw` to average the weights themselves."
+                f"none; leave '{name}' out, or give `--raw` to average the trained weights."
             )
     return [AVERAGED_WEIGHTS_FILE if has else WEIGHTS_FILE for has in have]
 

@@ -21,15 +21,15 @@ from ..data.streams import EndlessStream
 from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 
-# On a CPU, the trainer divides a large batch into parts of at most this size. The size of a part is `d_model`
-# times the number of source or target positions, whichever is larger. Smaller parts need less padding and
-# less memory, but each additional forward and backward pass costs time.
+# On a CPU, the trainer divides a large batch into parts whose size is at most `MAX_PART_SIZE`. The size of a
+# part of a batch is `d_model` times the number of its source or target positions, whichever is larger.
+# Smaller parts need less padding and less memory, but each additional forward and backward pass costs time.
 MAX_PART_SIZE = 2**19
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """Return the largest number of source positions in a part of a batch on a CPU. The limit applies to the
-    target positions too. Return None if the trainer does not divide batches.
+    """Return the maximum number of source positions in each part of a batch that the trainer divides on a
+    CPU. The limit applies to the target positions too. Return None if the trainer does not divide batches.
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
@@ -50,8 +50,8 @@ class TrainingBatches:
         self.training = training
         self.args = args
         start_step = step_of(checkpoint) if checkpoint else 0
-        # The number of this process's batches so far. A resumed run also counts the batches before its
-        # checkpoint.
+        # The number of batches on which this process has trained so far. In a resumed run, the number
+        # includes the batches before the checkpoint.
         self.num_batches = start_step * training.gradient_accumulation_steps
         self._sequence: EndlessSampler | EndlessStream
         if isinstance(corpus.train, datasets.Dataset):
@@ -105,8 +105,8 @@ class TrainingBatches:
         return stream
 
     def save(self, folder: Path, step: int) -> None:
-        """Write the position of a stream into the folder of a checkpoint. The position in a corpus on disk
-        depends only on the step, and needs no file.
+        """Write the position of a stream into the folder of a checkpoint. Write no file for a corpus on disk,
+        because the step number determines the position in the corpus.
         """
         if isinstance(self._sequence, EndlessStream):
             text = json.dumps(self._sequence.state_dict(step * self.per_step))

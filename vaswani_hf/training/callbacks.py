@@ -102,8 +102,8 @@ class RunLogCallback(TrainerCallback):
         say(_log_line(row, state.max_steps, left, self.trainer.losses.name))
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        # Write a row, because a resumed run reads the training time so far (seconds) from the last row of
-        # metrics.jsonl.
+        # A resumed run reads the earlier training time (in seconds) from the last row of metrics.jsonl.
+        # Therefore write a row for the step of each checkpoint.
         if state.is_world_process_zero and state.global_step != self.last_step:
             self._write({"step": state.global_step, **self._progress(args, state)})
 
@@ -149,10 +149,10 @@ class DivergenceDetector:
       the loss of a uniform guess. The loss has exploded if it is above the strict limit for N consecutive
       steps. N is a tenth of the number of steps of the run, but at least 10 and at most 100.
 
-    - The loose limit for the loss applies in all steps. The loose limit for the loss is twice the larger of
-      two losses: the loss of a uniform guess, and the first loss of the run. A bad initialization can make
-      the first loss large. The loss has exploded if the loss is above the loose limit for 10 consecutive
-      steps.
+    - The loose limit is a higher limit for the loss, and applies in all steps. The loose limit for the loss
+      is twice the larger of two losses: the loss of a uniform guess, and the first loss of the run. A bad
+      initialization can make the first loss large. The loss has exploded if the loss is above the loose limit
+      for 10 consecutive steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. `earlier` lists the mean losses that a resumed run logged before
@@ -214,9 +214,9 @@ class StopCallback(TrainerCallback):
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # The sums over all processes that the callback has not read yet. An entry contains the step, the sums
-        # [3] from `_send`, and a CUDA event (or None). The CUDA event occurs when the sums of the entry have
-        # been copied to the CPU.
+        # A queue of sums over all processes. The callback has not read the sums in the queue yet. Each entry
+        # contains the step, the sums [3] from `_send`, and a CUDA event. The event occurs when the sums have
+        # been copied to the CPU. On a CPU, the event is None.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
@@ -278,10 +278,10 @@ class StopCallback(TrainerCallback):
         )
 
     def _send(self, step: int) -> None:
-        """Sum three numbers over all processes. `TrainingLosses.take` returns the first two numbers: a flag
-        for losses or gradients that are not finite, and the sum of the losses. The third number is the number
-        of the signal that the process has received, such as 15 for SIGTERM (0 without a signal). On a GPU,
-        start the copy of the three sums to the CPU.
+        """Sum three numbers over all processes. The first number is 1 if a loss or gradient is not finite,
+        else 0. The second number is the sum of the losses. The third number is the number of the signal that
+        the process has received, such as 15 for SIGTERM (0 without a signal). On a GPU, start the copy of the
+        three sums to the CPU.
         """
         losses = self.trainer.losses.take()  # [2]
         received = torch.full_like(losses[:1], self.trainer.stop.received)

@@ -51,9 +51,9 @@ def refuse_vanished_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def explain_output_errors(folder: Path) -> Iterator[None]:
-    """Context manager for code that writes into the output folder of a run. In addition to
-    `explain_write_errors`, raise a WriteError if writing fails because the output folder has been deleted or
-    replaced.
+    """Context manager for code that writes into the output folder of a run. Convert errors as
+    `explain_write_errors` does, and also raise a WriteError if writing fails because the output folder has
+    been deleted or replaced.
     """
     try:
         with explain_write_errors(folder):
@@ -114,7 +114,7 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
 
 
 def put_back_replaced(folder: Path) -> None:
-    """Move back a checkpoint that a killed run was replacing."""
+    """If a run was killed while it replaced a checkpoint, move the earlier checkpoint back to its place."""
     for replaced in (folder / STAGING_FOLDER).glob(f"*{_REPLACED}"):
         place = folder / replaced.name.removesuffix(_REPLACED)
         if not place.exists():
@@ -133,7 +133,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # Keep the best checkpoint instead of the oldest checkpoint in `kept`, but always keep the newest
+        # Replace the oldest checkpoint in `kept` by the best checkpoint, but always keep the newest
         # checkpoint.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
@@ -170,8 +170,8 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 def best_checkpoint(
     checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
-    """Return the earliest checkpoint with the best validation score. Return None without early stopping, or
-    if no checkpoint has a score.
+    """Return the earliest checkpoint with the best validation score. Return None if the recipe does not use
+    early stopping, or if no checkpoint has a score.
     """
     scores = _scores(training, log_history)
     evaluated = [checkpoint for checkpoint in checkpoints if step_in_name(checkpoint) in scores]
@@ -230,7 +230,8 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     checkpoint. `step` is the last step of the run. A line is printed for each damaged checkpoint.
     """
     last = folder / f"checkpoint-{step}"
-    # Only the manifest says if `save_steps` scheduled a checkpoint.
+    # Check only the manifests, because the manifest of a checkpoint records whether `save_steps` scheduled
+    # the checkpoint.
     until = [
         checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])
     ]

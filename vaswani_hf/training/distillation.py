@@ -179,7 +179,9 @@ def read_finished_part(path: str) -> FinishedPart:
 def record_of_distillation(
     teachers: Sequence[str], chosen: TranslationOptions, dataset_revision: str | None
 ) -> dict[str, Any]:
-    """Return the value of the key `distillation`, without paths, because the user can publish the output."""
+    """Return the value of the key `distillation`. The value contains no local paths, because the user can
+    publish the output.
+    """
     names = []
     for teacher in teachers:
         names.append(os.path.basename(os.path.abspath(teacher)) if Path(teacher).is_dir() else teacher)
@@ -190,8 +192,8 @@ def record_of_distillation(
 
 
 def targets_of(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:
-    """Return the target sentences for the source of a pair, without duplicates and empty sentences. Return an
-    empty list if the translation failed or the source is blank.
+    """Return the target sentences for the source of `pair`. Leave out duplicates and empty sentences. Return
+    an empty list if the translation failed or the source is blank.
     """
     if getattr(translation, "error", None) or not pair["source"].strip():
         return []

@@ -67,7 +67,9 @@ def _final_files() -> list[str]:
 
 
 def write_final_record(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
-    """Write the manifest with the texts of recipe.yaml and results.json, and then these two files."""
+    """First write the manifest, which contains the texts of recipe.yaml and results.json. Then write
+    recipe.yaml and results.json.
+    """
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
     files |= {RECIPE_FILE: recipe.encode(), RESULTS_FILE: results.encode()}
@@ -145,8 +147,9 @@ def move_into_place(staging: Path, folder: Path) -> None:
 
 
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, recorded: TrainingRecord | None) -> None:
-    """Write the model and the tokenizers into the output folder. `recorded`, the training record of an
-    earlier results.json, is written now, so that the record is not lost if the scoring is interrupted.
+    """Write the model and the tokenizers into the output folder. `recorded` is the training record of an
+    earlier results.json. Write `recorded` before the scoring, because an interruption of the scoring would
+    otherwise lose the record.
     """
     staging = stage_model(model, corpus, folder)
     # The scores in results.json belong to the weights that the folder contained before.

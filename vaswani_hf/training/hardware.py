@@ -14,8 +14,8 @@ from .batches import MAX_PART_SIZE
 
 # The default number of data workers. On a CPU, data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
-# The largest number of data workers per CPU core. A larger number is probably a mistake, and would fill the
-# memory.
+# The largest number of data workers per CPU core. More data workers are probably a mistake, and would fill
+# the memory.
 WORKERS_OF_A_CORE = 16
 
 
@@ -23,7 +23,8 @@ def resolve_defaults(
     training: AnyTraining, earlier: AnyTraining | None, model: nn.Module, *, streams: bool
 ) -> AnyTraining:
     """Return the section `training` with `bf16` and `dataloader_num_workers` for this machine."""
-    # Without an accelerator, `current_accelerator` of a PyTorch build for GPUs still returns a device.
+    # Call `is_available` first: if PyTorch is built for GPUs, `current_accelerator` returns a device even on
+    # a machine without a GPU.
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = accelerator or torch.device("cpu")
     bf16, workers = training.bf16, training.dataloader_num_workers
@@ -47,10 +48,10 @@ def _uses_deepspeed() -> bool:
 
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
-    """Return the FLOPs of the matrix products in one forward and backward pass of a batch, or of the largest
-    part if the trainer divides the batch. Each weight needs 6 FLOPs per position: a multiplication and an
-    addition in each of three matrix products. The products are the output of a linear layer, the gradient of
-    its input, and the gradient of its weight.
+    """Return the FLOPs of the matrix products in one forward and backward pass of a batch. If the trainer
+    divides the batch, count only the largest part of the batch. Each weight needs 6 FLOPs per position: a
+    multiplication and an addition in each of three matrix products. The products are the output of a linear
+    layer, the gradient of its input, and the gradient of its weight.
     """
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)

@@ -48,7 +48,9 @@ class Base(NamedTuple):
 
 
 def find_bases(model: ModelSettings) -> dict[str, Base]:
-    """Map "encoder" and "decoder" to the models from which the stacks start. Download models from the Hub."""
+    """Map each stack ("encoder" or "decoder") to the model whose weights are the initial weights of the
+    stack. Download models from the Hub.
+    """
     given = model.init_from
     if given is None:
         return {}
@@ -90,8 +92,8 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
 
 
 def _is_same(name: str, recorded: str) -> bool:
-    """Return True if `name` in the new settings and `recorded` in the settings of an earlier run name the
-    same model. Compare only the last parts of folder paths, because a user can move a folder.
+    """Return True if two names mean the same model: `name` from the new settings, and `recorded` from the
+    settings of an earlier run. Compare only the last parts of folder paths, because a user can move a folder.
     """
     if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
@@ -238,8 +240,8 @@ def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> N
 
 @torch.no_grad()
 def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
-    """Copy the weights of the models in `init_from` into a model, and return a message about the models. If a
-    copied model does not have a token, the embedding of the token keeps its random values.
+    """Copy the weights of the models in `init_from` into a model, and return a message about the models. If
+    the vocabulary of a copied model lacks a token, the embedding of the token keeps its random values.
     """
     loaded: dict[str, PreTrainedModel] = {}
     num_known = 0
@@ -270,8 +272,8 @@ def _copy_token_rows(
     stack: str, base: PreTrainedModel, base_rows: list[int], model: PreTrainedModel, rows: list[int]
 ) -> None:
     """Copy the rows `base_rows` of the embedding and of the output projection to the rows `rows`."""
-    # The two lists can have different lengths, because a model can lack the output projection of the stack or
-    # the bias of the output projection.
+    # The two lists of weights can have different lengths, because a model can lack the output projection or
+    # its bias.
     for weight, base_weight in zip(_token_matrices(model, stack), _token_matrices(base, stack), strict=False):
         weight[rows] = base_weight[base_rows]
 
@@ -284,8 +286,8 @@ def _vocabulary_of(
 
 
 def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: float) -> str:
-    """Describe the models in `init_from`. `coverage` is the share of the run's tokens that the vocabularies
-    of these models contain.
+    """Describe the models in `init_from`. `coverage` is the share of the run's vocabularies that the
+    vocabularies of the models in `init_from` contain.
     """
     names = list(dict.fromkeys(base.name for base in bases.values()))
     last = list(bases)[-1]
@@ -300,12 +302,16 @@ def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: flo
 
 
 def get_stack(model: PreTrainedModel, stack: str) -> Any:
-    """Return the encoder or the decoder of an encoder-decoder model, or the only stack of another model."""
+    """If the model is an encoder-decoder model, return its encoder or decoder. Any other model has only one
+    stack: return this stack.
+    """
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 
 
 def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
-    """Return the weights with one row per token: embedding [V, D], output projection [V, D], its bias [V]."""
+    """Return the weights with one row per token: the embedding [V, D], the output projection [V, D], and the
+    bias [V] of the output projection.
+    """
     found = [get_stack(model, stack).embed_tokens.weight]
     if stack == "decoder" or not model.config.is_encoder_decoder:
         found.append(model.lm_head.weight)

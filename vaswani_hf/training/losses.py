@@ -1,5 +1,5 @@
-"""The training losses of a run: the sums of a step, the name of the loss in the log, and the error that ends
-a run with an infinite, NaN or exploded loss.
+"""Sums the training losses of a step, and names the loss in the log. Creates the error that ends a run with
+an infinite, NaN or exploded loss.
 """
 
 from typing import Any
@@ -51,15 +51,16 @@ class TrainingLosses:
         self._loss = self._loss + loss
 
     def add_gradient_norm(self, norm: torch.Tensor) -> None:
-        """Add the norm of a gradient."""
+        """Add the gradient norm of an optimizer step to the sum of the norms."""
         # If the gradients are sharded, the norm is a DTensor. `full_tensor` then computes the norm over all
         # processes.
         whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         self._gradient_norm = self._gradient_norm + whole
 
     def take(self) -> torch.Tensor:
-        """Return a float32 tensor [2] on the device, about all batches since the last call. The first value
-        is 1.0 if a loss or gradient was not finite, else 0.0. The second value is the sum of the losses.
+        """Return two values about all batches since the last call, as a float32 tensor [2] on the device. The
+        first element of the tensor is 1.0 if a loss or gradient was not finite, else 0.0. The second element
+        is the sum of the losses.
         """
         loss = torch.as_tensor(self._loss, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self._gradient_norm).float()
@@ -68,7 +69,7 @@ class TrainingLosses:
         return torch.stack([diverged, loss])
 
     def error(self, what: str, step: int, good_until: int) -> DivergedRunError:
-        """Return the error that ends a run. The checkpoints up to the step `good_until` are from before the
+        """Return the error that ends a run. Checkpoints up to the step `good_until` were saved before the
         divergence.
         """
         training = self.training

@@ -89,8 +89,8 @@ def _mean_seconds(compute: Callable[[], None], seconds: float) -> float:
 def _random_batch(
     config: VaswaniConfig, training: AnyTraining, length: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Return a batch of random token ids without padding. On a CPU, return only a part of a large batch, as
-    in the trainer.
+    """Return a batch of random token ids without padding. On a CPU, the trainer divides large batches into
+    parts, so return a batch with the size of one part.
     """
     part = largest_part(training, config.d_model) if device.type == "cpu" else None
     shape = batch_shape(training, length, part)

@@ -31,7 +31,7 @@ FEWEST_PAIRS = 100
 # maximum. With the recipe for Multi30k, the training text has 80 tokens for each entry of the vocabulary, and
 # a token has about 4 bytes.
 _BYTES_PER_ENTRY = 320
-# Comments in the new recipe begin after `_COLUMN` characters.
+# Comments in the new recipe begin after the first `_COLUMN` characters of a line.
 _COLUMN = 38
 
 # The lines of a recipe section: tuples of a key, its value, and its comment (an empty string without a
@@ -44,7 +44,7 @@ class _Size:
     """The settings that `vaswani init` chooses for a corpus of at most `most_pairs` sentence pairs."""
 
     most_pairs: float
-    # The recipe or the model of the paper from which the settings come, for a comment in the new recipe.
+    # The origin of the settings, such as a recipe or a model of the paper, for a comment in the new recipe.
     reason: str
     vocab_size: int
     d_model: int
@@ -61,8 +61,8 @@ class _Size:
     most_steps: int
     # The lines of the new recipe about the optimizer and the schedule.
     optimizer: _Lines
-    # The highest learning rate, for batches of `tokens_per_batch` tokens. None if the recipe has the paper's
-    # schedule.
+    # The highest learning rate, for batches of `tokens_per_batch` tokens. `learning_rate` is None if the
+    # recipe has the paper's schedule.
     learning_rate: float | None
     # The length of the warm-up as a share of all steps.
     warmup_share: float
@@ -176,7 +176,7 @@ class _Corpus:
     vocab_size: int
     source_tokens: int
     target_tokens: int
-    # The mean of the number of tokens in the longer text of each pair.
+    # On average, the longer text of a pair has `mean_length` tokens.
     mean_length: int
     max_length: int
     # The fraction of the pairs whose source or target has more than `max_length` tokens.

@@ -52,7 +52,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings:
-    """The assumptions of a plan. At most one of `hardware`, `tokens_per_second` and `measure` may be set.
+    """The assumptions of a plan. Set at most one of `hardware`, `tokens_per_second` and `measure`.
 
     Attributes:
         hardware: The name of a GPU in settings/gpus.py.
@@ -81,7 +81,9 @@ class Flops:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFlops:
-    """The FLOPs by the paper's method. `seconds_of_a_step` is the time on the paper's eight P100 GPUs."""
+    """The FLOPs, estimated as in the paper: the time, times the number of GPUs, times the speed of a GPU.
+    `seconds_of_a_step` is the time on the paper's eight P100 GPUs.
+    """
 
     seconds_of_a_step: float
     step: float
@@ -107,7 +109,7 @@ class PlannedFlops:
 @dataclass(frozen=True, kw_only=True)
 class PlannedMemory:
     """The memory of a training step on a GPU (`accelerator`) and on a CPU (`processor`). If the trainer
-    divides batches on a CPU, `processor` is the memory of a step with one part of a batch.
+    divides batches on a CPU, `processor` is the memory for one part of a batch.
     """
 
     accelerator: StepMemory
@@ -152,10 +154,10 @@ class Plan:
         parameters: The numbers of parameters of the model and of its parts.
         steps: The number of optimizer steps; None if the recipe gives `num_train_epochs`.
         num_train_epochs: The number of epochs; None if the recipe gives `max_steps`.
-        source_tokens: The maximum number of source positions (tokens and padding), summed over all batches of
-            the run; None if the number of steps is unknown, or for a language model.
-        target_tokens: The maximum number of target positions (tokens and padding), summed over all batches of
-            the run; None if the number of steps is unknown.
+        source_tokens: The maximum number of source positions (tokens and padding) in the whole run; None for
+            a language model, or for an unknown number of steps.
+        target_tokens: The maximum number of target positions (tokens and padding) in the whole run; None if
+            the number of steps is unknown.
         flops: The FLOPs. For several processes, the FLOPs are the sum over all processes.
         memory: The memory of a training step.
         hardware: The number and the name of the GPUs, such as "8 x P100"; None without `--hardware`.
@@ -192,8 +194,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Speed:
-    """The speed of a run: `seconds` of a step, if known, and a text for the user. `tokens_per_second` (target
-    tokens) is None if the speed was neither given nor measured.
+    """The speed of a run, and a text about the speed for the user. `seconds` is the time of a step, or None
+    if the time is unknown. `tokens_per_second` (target tokens) is None if the speed was neither given nor
+    measured.
     """
 
     seconds: float | None
@@ -269,7 +272,7 @@ def _cost_on_processor(
     length: int,
     longest: int,
 ) -> StepCost:
-    """Return the cost on a CPU of a batch, or of one part if the trainer divides the batch."""
+    """Return the cost of a batch on a CPU. If the trainer divides the batch, return the cost of one part."""
     largest = largest_part(training, config.d_model)
     if largest is not None:
         # The trainer divides a batch only between sentences. Therefore each part must have space for the
@@ -359,7 +362,7 @@ def batch_cost(
     largest_part: int | None = None,
 ) -> StepCost:
     """Return the cost of a training step with a full batch of sentences of `length` tokens. If `largest_part`
-    is given, the trainer divides the batch, and the cost is for one part of the batch.
+    is given, the trainer divides the batch, and the returned cost is the cost of one part.
     """
     return step_cost(
         config,
@@ -385,7 +388,7 @@ def paper_flops(
     cost: StepCost,
 ) -> PaperFlops:
     """Return the FLOPs of a step and of the run, estimated from the time on the paper's GPUs (Section 6.1).
-    `cost` is for a batch of sentences of `length` tokens.
+    `cost` is the cost of a batch whose sentences have `length` tokens each.
     """
     if training.gradient_checkpointing:
         # The paper does not use gradient checkpointing.
@@ -400,7 +403,7 @@ def paper_seconds(flops: float, length: int) -> float:
     """Return the estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0
     s).
 
-    The estimate assumes the FLOPs per second that the paper reached with its base or its big model: the model
+    The estimate assumes the FLOPs per second of the paper's base or big model. The estimate uses the model
     whose FLOPs per step are nearer to `flops`. `flops` must be counted for sentences of `length` tokens.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))

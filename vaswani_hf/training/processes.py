@@ -1,8 +1,8 @@
 """Exchanges data between the processes of a run, calls functions in some of the processes, and prints lines.
 
-The processes of a run exchange messages in a separate process group on the CPU, because the default group may
-support only GPU tensors and has a timeout of some minutes. Processes may wait for hours while the first
-process encodes a corpus or scores a test set.
+The processes of a run exchange messages in a separate process group on the CPU. The default process group has
+a timeout of some minutes, and with NCCL supports only GPU tensors. A process can wait for hours while the
+first process encodes a corpus or scores a test set.
 """
 
 import contextlib
@@ -134,8 +134,8 @@ class Processes:
     def main_process_first(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process, and then in all other processes, so that the other processes
         find the files that the first call wrote. Another machine perhaps cannot read the files that the first
-        call wrote. Therefore one process of each machine finishes the function before the remaining processes
-        of the machine call the function.
+        process wrote. Therefore one process of each machine finishes the function before the remaining
+        processes of the machine call the function.
         """
         call = partial(function, *args, **kwargs)
         results = self._after_first(call, share=False)
@@ -158,8 +158,9 @@ class Processes:
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """Call a function in the first process. In the first process, return a list with the result. In the
-        other processes, return a list with the same result if `share` is true, otherwise an empty list.
+        """Call a function in the first process. In the first process, return a list that contains only the
+        result of the function. In the other processes, return a list with the same result if `share` is true,
+        otherwise an empty list.
         """
         results: list[_T] = []
         error = None

@@ -21,12 +21,13 @@ from ..settings.sections import ModelSettings, TokenizerSettings
 # vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each entry.
 LEAST_TOKENS_PER_ENTRY = 25
 # A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
-# training data. The layers in the recipe for Multi30k have 1.6 parameters per token. The layers of the
-# paper's parser for the Wall Street Journal (Section 6.3) have about 30 parameters per token.
+# training data. The layers in the recipe for Multi30k have 1.6 parameters per training token. The layers of
+# the paper's parser for the Wall Street Journal (Section 6.3) have about 30 parameters per training token.
 MOST_PARAMETERS_PER_TOKEN = 40
-# A vocabulary of this size gets no warning, because each vocabulary needs 256 tokens for the single bytes.
+# A vocabulary of at most `SMALL_VOCABULARY` tokens gets no warning, because 256 tokens of each vocabulary are
+# single bytes.
 SMALL_VOCABULARY = 1000
-# Maps a text that occurs in parameter names to the part of a layer to which the parameters belong.
+# Maps a substring of parameter names to the part of a layer that contains these parameters.
 PARTS = {"_attn.": "attention", ".fc": "feed_forward", "layer_norm": "norms"}
 
 
@@ -129,8 +130,8 @@ def size_warnings(
     num_source = int(source_lengths.sum())
     num_target = int(target_lengths.sum())
     num_tokens = corpus.count_train_tokens()
-    # Maps the recipe key of a vocabulary to two numbers: the size of the vocabulary, and the number of tokens
-    # in the training texts that use the vocabulary.
+    # Maps the recipe key of each vocabulary to two numbers: the size of the vocabulary, and the number of its
+    # tokens in the training texts.
     vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}
     if not tokenizer.has_one_vocabulary:
         vocabularies["tokenizer.vocab_size"] = (tokenizer.vocab_size, num_source)

@@ -30,8 +30,8 @@ def is_finished(folder: Path, new_values: dict[str, Any], saved_values: dict[str
     new scores.
 
     `new_values` maps each key with the `OnResume` value "continue" to the value of the key in the new recipe.
-    `saved_values` maps the same keys to the values in the saved recipe. Values in results.json take
-    precedence over values in the saved recipe.
+    `saved_values` maps the keys of `new_values` to the values in the saved recipe. If results.json also
+    contains a value for a key, the value in results.json is used.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -140,7 +140,7 @@ def keep_number_of_threads(checkpoint: Path) -> None:
 
 
 def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
-    """Return True if early stopping ended the run at the newest checkpoint of the run."""
+    """Return True if early stopping ended the run at `checkpoint`, the newest checkpoint of the run."""
     is_scheduled = metadata_of(checkpoint).get("scheduled", False)
     state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
     return is_scheduled and bool(reason_to_stop(state, training))

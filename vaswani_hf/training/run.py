@@ -161,7 +161,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     # 5. Compute the final weights, score them, write results.json, and publish the checkpoint.
     processes.run_on_main(finish_run, recipe, trainer)
     if processes.is_first:
-        # The other processes end without waiting for the push.
+        # All processes except the first process end without waiting for the push to the Hub.
         push_result(recipe.output_dir, recipe.publishing)
     return read_results(folder).as_json()
 
@@ -170,7 +170,9 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """Return the resolved recipe, and the saved recipe of an earlier run in the output folder, or None."""
+    """Return the resolved recipe, and the saved recipe of the earlier run. For a new run, the saved recipe is
+    None.
+    """
     folder = Path(recipe.output_dir)
     training = recipe.training
     repo_id = recipe.publishing.hub_model_id
@@ -196,8 +198,9 @@ def saved_recipe(folder: Path) -> Recipe | None:
 
 def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
     """Fill in the values that depend on the data, the initial model and the machine. Examples are the commit
-    of the dataset, the config fields of the model in `init_from`, and `training.bf16`. Values of `saved`, the
-    saved recipe of the run to resume, take precedence, so that the resumed run computes the same result.
+    of the dataset, the config fields of the model in `init_from`, and `training.bf16`. If a run is resumed,
+    the values of its saved recipe (`saved`) take precedence, so that the resumed run computes the same
+    result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
     data = TASKS[recipe.task].pin_data(recipe.data, saved.data if saved else None)
@@ -212,8 +215,9 @@ def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
 
 
 def _with_fields_of_bases(recipe: Recipe, saved: Recipe | None) -> Recipe:
-    """Fill in the config fields, and the settings of kept tokenizers, from the models in `init_from`. If the
-    run continues, take the values from the saved recipe instead.
+    """Fill in the config fields of the recipe from the models in `init_from`. Also fill in the settings of
+    the tokenizers that the run keeps. If the run continues, take the fields and the settings from the saved
+    recipe instead.
     """
     model = recipe.model
     tokenizer = recipe.tokenizer
@@ -257,7 +261,7 @@ def has_ended(recipe: Recipe, saved: Recipe | None) -> bool:
 
 
 def _continue_values(recipe: Recipe) -> dict[str, Any]:
-    """Return the values of the keys with the `OnResume` value "continue"."""
+    """Return the values of the recipe keys whose `OnResume` value is "continue"."""
     values = published_recipe(recipe).values()
     return {key: value for key, value in values.items() if recipe.on_resume(key) == "continue"}
 
@@ -440,7 +444,8 @@ def _record_beginning(
         resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
     with explain_write_errors(folder):
         if not (is_finished and finished.read_final_record(folder)):
-            # Delete the manifest of a finished run, because the run will write other final files.
+            # If a finished run continues, delete its manifest, because the continued run will replace the
+            # final files.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
             for split, size in recipe.data.held_out_sizes.items():
                 say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
@@ -486,8 +491,9 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 def _final_model(
     recipe: Recipe, trainer: VaswaniTrainer, final_record: finished.FinalRecord | None
 ) -> tuple[PreTrainedModel, list[int]]:
-    """Return a model with the final weights, and the steps of the averaged checkpoints. The list of steps is
-    empty if the run averages no checkpoints, or if the final weights come from the folder of a finished run.
+    """Return a model with the final weights, and the steps of the averaged checkpoints. The list of averaged
+    steps is empty if the run averages no checkpoints, or loads the final weights from the folder of a
+    finished run.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training

@@ -1,5 +1,5 @@
 """Computes the results of a run: the record of the training, the scores, the examples of the model card and
-the pictures. Also writes recipe.yaml at the beginning of a run.
+the pictures. At the beginning of a run, a function of this file writes recipe.yaml.
 
 The functions of run.py call the functions of this file. checkpoint/results.py declares and writes
 results.json.
@@ -42,7 +42,9 @@ LONGEST_EXAMPLE = 200
 
 
 def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
-    """Write recipe.yaml, and print the numbers of pairs: kept, removed, and from each weighted corpus."""
+    """Write recipe.yaml. Print the numbers of kept and removed pairs, and the number of pairs from each
+    corpus with a weight.
+    """
     write_whole(folder / RECIPE_FILE, recipe)
     for split, report in corpus.reports.items():
         if report.read:

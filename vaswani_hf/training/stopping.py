@@ -94,8 +94,8 @@ class GracefulShutdown:
         writer.setblocking(False)
         earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
-            # Keep ignoring a signal: if a script runs `vaswani train … &`, the shell makes the process ignore
-            # SIGINT.
+            # Install no handler for a signal that the process ignores. For example, if a script runs `vaswani
+            # train … &`, the shell makes the process ignore SIGINT.
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._handle)
         _LISTENING.append(self)

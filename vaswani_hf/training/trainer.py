@@ -42,7 +42,7 @@ from .training_step import enable_gradient_checkpointing
 from .validation import Validation
 
 # Register the device "cpu:0", because `torch.load` does not know "cpu:0". If several processes train on a
-# CPU, transformers 5.17 loads the optimizer to "cpu:0".
+# CPU, transformers 5.17 loads the state of the optimizer to the device "cpu:0".
 try:
     torch.serialization.default_restore_location(torch.UntypedStorage(), "cpu:0")
 except RuntimeError:
@@ -98,7 +98,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.regularized_loss: RegularizedLoss | None = None
         if regularizer is not None:
             self.regularized_loss = regularizer.build(self.model, training, self.accelerator.autocast)
-        # The run validates and saves the average of the weights, if there is one.
+        # If the run computes an average of the weights, the run validates and saves the average.
         self.weight_average: WeightAverage | None = None
         if training.ema_decay is not None:
             moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
@@ -109,7 +109,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def last_step(self) -> int:
-        """The last step that was trained, or else the step of the resumed checkpoint."""
+        """The number of the last trained step. Before the first training step, the step of the resumed
+        checkpoint.
+        """
         return self.state.global_step or self.start_step
 
     # 1. Training steps
@@ -146,10 +148,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The largest number of source positions, and of target positions, in a part of a batch; None if the
-        trainer does not divide batches. The trainer does not divide batches with DeepSpeed, because DeepSpeed
-        would take an optimizer step after each part. The division of a batch does not depend on the number of
-        processes, because another division would change the dropout masks.
+        """The maximum number of source positions, and of target positions, in each part of a divided batch.
+        None if the trainer does not divide batches. The trainer does not divide batches with DeepSpeed,
+        because DeepSpeed would take an optimizer step after each part. A batch is divided in the same way for
+        any number of processes, because another division would change the dropout masks.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -226,7 +228,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         }
         publish_checkpoint(staged, folder, facts)
         if self.losses.suspect_since is None:
-            # The new checkpoint of a diverging model may be useless.
+            # Delete no checkpoint while the training seems to diverge, because the new checkpoint is perhaps
+            # useless.
             rotate_checkpoints(folder, self.training, self.state)
 
     # 3. Validation
@@ -235,8 +238,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Return the scores on the validation split (see `Validation.scores`), or an empty dict if a signal
         arrived.
 
-        If the run averages the weights, the scores are scores of the averaged weights. The scores of the
-        weights before averaging have names such as `eval_raw_loss`.
+        If the run averages the weights, `evaluate` returns the scores of the averaged weights. The scores of
+        the unaveraged weights have names with `raw`, such as `eval_raw_loss`.
         """
         start = time.perf_counter()
         scores = self._validation_scores()

@@ -4,25 +4,25 @@ The search settings have the same names and meanings as in `generate`. The searc
 the search of this package in these points:
 
 - CTranslate2 has no search with `early_stopping="never"`. Therefore this backend lets CTranslate2 search up
-  to a limited number of tokens. If a beam that has not ended could still become a better translation, the
-  backend searches the sentence again, up to a larger number of tokens. The backend finds the same
-  translations as the search of this package, but is slower than CTranslate2's own search.
+  to a limited number of tokens. If an unfinished beam could still become a better translation, the backend
+  searches the sentence again with a larger token limit. The backend finds the same translations as the search
+  of this package, but is slower than CTranslate2's own search.
 
 - With `early_stopping=False`, the default, CTranslate2 stops when `2 * num_beams` translations have finished.
   With the length penalty `gnmt`, the search of this package stops when no better translation is possible. The
   larger `length_penalty` is, the more often CTranslate2 misses the best translation. A test used 300 Multi30k
   sentences, 5 beams and a model after a short training. With `length_penalty` 0.6, CTranslate2 and the search
   of this package found equal translations. With `length_penalty` 1.4, 52 translations were different. For 5
-  of the 52 sentences, the scores of the two translations were compared. The translation from the search of
-  this package had the higher score in all 5 cases.
+  of the 52 sentences, the scores of the two translations were compared. For all 5 sentences, the translation
+  from the search of this package had the higher score.
 
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
   log-probabilities from CTranslate2's scores, and ranks the translations with the length penalty and the
   coverage penalty of this package.
 
 - CTranslate2 has one length limit for all sentences of a batch. Except with `early_stopping="never"`, the
-  backend gives CTranslate2 the largest length limit of all sentences. If a translation is longer than the
-  length limit of the sentence, the backend translates the sentence again with the limit of the sentence.
+  backend gives CTranslate2 the largest length limit of all sentences. If a translation exceeds the length
+  limit of its own sentence, the backend translates the sentence again with this limit.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
   allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
@@ -72,7 +72,7 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# The search settings that can have any permitted value with this backend. All other fields of
+# The search settings for which this backend supports every permitted value. All other fields of
 # `SearchSettings` must have their default values.
 _SETTINGS = frozenset(
     """
@@ -113,7 +113,9 @@ def load_ctranslate2_translator(
     dtype: Any = None,
     quantization: Any = None,
 ) -> Translator:
-    """Load an exported folder. `dtype` and `quantization` must be None: the export fixes the dtype."""
+    """Load an exported folder. `dtype` and `quantization` must be None, because the export has chosen the
+    dtype of the weights.
+    """
     for name, value in (("dtype", dtype), ("quantization", quantization)):
         if value is not None:
             raise InvalidValueError(
@@ -237,13 +239,13 @@ class CTranslate2Backend:
         options = self._options(config, longest, with_attention)
         translator = self._sampling_translator() if config.do_sample else self._translator
         has_prefixes = any(one.prefix for one in sentences)
-        # Maps a length limit (target tokens) to the indices of the sentences whose next search has this
+        # Maps a length limit (target tokens) to the indices of the sentences that are searched next with this
         # limit.
         waiting: dict[int, list[int]] = {}
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
             # The exact search (`early_stopping="never"` with several beams) begins with a small length limit.
-            # A search with other settings begins with the largest length limit of all sentences.
+            # A search that is not exact begins with the largest of the length limits of the sentences.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
@@ -319,9 +321,9 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """Return all search settings. A setting of the call takes precedence over a setting of the
-        checkpoint, and both take precedence over the defaults of `SearchSettings`. Raise an error if this
-        backend does not support a setting.
+        """Return all search settings. A setting of the call overrides the setting of the checkpoint. A
+        setting of the checkpoint overrides the default of `SearchSettings`. Raise an error if this backend
+        does not support a setting.
         """
         for name in settings:
             if name not in DECODING_SETTINGS:
@@ -363,8 +365,8 @@ class CTranslate2Backend:
         return prefix_length + max(limit, 1)
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """Compute the attention of the first target token with a greedy search. For the first target token,
-        CTranslate2's beam search returns the attention of another sentence of the batch.
+        """Use a greedy search to compute the attention weights of the first target token. For the first
+        target token, CTranslate2's beam search returns the weights of another sentence of the batch.
         """
         results = self._translator.translate_batch(
             source,
@@ -381,7 +383,7 @@ class CTranslate2Backend:
     ) -> list[tuple[Hypothesis, float]]:
         """Convert the finished translations and the unfinished beams of a sentence to hypotheses with their
         summed log-probabilities. CTranslate2 divides the log-probability by the length to the power of
-        `exponent`. The score of a hypothesis is the score of this package's search.
+        `exponent`. Each hypothesis receives the score that the search of this package would compute.
         """
         first = sentence.first_attention
         hypotheses = []
@@ -410,8 +412,8 @@ class CTranslate2Backend:
         sentence: _Sentence,
         config: SearchSettings,
     ) -> int | None:
-        """Return the length limit (target tokens) of the next search of a sentence. Return None if the search
-        with the limit `limit` has found the best translations.
+        """Return the length limit (target tokens) of the next search of a sentence. Return None if the last
+        search, with the limit `limit`, has found the best translations.
         """
         if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
             return sentence.limit
@@ -429,7 +431,7 @@ class CTranslate2Backend:
         unfinished = [(one, log_prob) for one, log_prob in hypotheses if one.token_ids[-1] not in self._ends]
         if not unfinished:
             # If all beams ended at the last step of the search, CTranslate2 returns no unfinished beam. A
-            # longer translation may still have a better score.
+            # longer translation can still have a better score.
             return True
         best = max(log_prob for _, log_prob in unfinished)
         # The length penalty counts no token of the prefix except a forced language token (`num_counted` is 0
@@ -469,8 +471,8 @@ class CTranslate2Backend:
         }
         if config.num_beams > 1:
             # At most `num_beams` translations of each length can finish. For the exact search, set `patience`
-            # to `longest`, the largest length limit of the sentences. Then CTranslate2 does not stop before
-            # `max_decoding_length`.
+            # to `longest`, the largest length limit of the sentences, so that CTranslate2 does not stop
+            # before `max_decoding_length`.
             patience = 1 if config.early_stopping is True else _PATIENCE
             if _is_exact(config):
                 patience = longest

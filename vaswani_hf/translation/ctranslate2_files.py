@@ -1,4 +1,4 @@
-"""Validates the files of a CTranslate2 folder. If a file is damaged, CTranslate2 may crash the process or
+"""Validates the files of a CTranslate2 folder. If a file is damaged, CTranslate2 can crash the process or
 write wrong translations.
 """
 

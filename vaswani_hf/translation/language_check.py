@@ -17,8 +17,9 @@ LanguageDetector = Callable[[str], Mapping[str, float]]
 
 # If the detector gives the source language a lower probability, the text counts as a text in another
 # language. With py3langid 0.4.0, 0 % of 1,000 sentences and 0.6 % of 1,000 two-word texts in the source
-# language were classified wrongly (scripts/benchmarks/serving.md). Of the texts in another language, 98.5 %
-# of 2,000 sentences and 71.6 % of 1,000 two-word texts were classified correctly.
+# language were classified wrongly (scripts/benchmarks/serving.md). Of 2,000 sentences in other languages,
+# 98.5 % were classified correctly. Of 1,000 two-word texts in other languages, 71.6 % were classified
+# correctly.
 _LEAST_PROBABILITY = 0.01
 # A text with fewer than `_LEAST_LETTERS` letters is not checked, because many languages have the same short
 # words, such as "OK".
@@ -63,8 +64,8 @@ class LanguageCheck:
         self._detector = detector
 
     def __call__(self, request: Request) -> Request:
-        """Return the request. For a text in another language, set `is_copied` (action "pass"), so that the
-        translator returns the text without a translation, or raise a ValueError (action "refuse").
+        """Return the request. For a text in another language, the action "pass" sets `is_copied`, so that the
+        translator returns the text unchanged. The action "refuse" raises a ValueError.
         """
         if sum(map(str.isalpha, request.text)) < _LEAST_LETTERS:
             return request

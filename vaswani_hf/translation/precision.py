@@ -22,11 +22,11 @@ logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # The maximum number of texts that `choose_dtype` compares. A few texts are enough to detect a model for which
-# bfloat16 is not precise enough. Among 100 texts, rounding would change at least one translation, because
+# bfloat16 is not precise enough. Bfloat16 would change the translation of at least one of 100 texts, because
 # some hypotheses have almost the same score. Therefore, with 100 texts, `choose_dtype` would reject bfloat16
 # even for suitable models.
 NUM_COMPARED = 8
-# Several threads may use one translator.
+# A lock is necessary, because several threads can use the same translator.
 _DECIDING = threading.Lock()
 
 
@@ -99,8 +99,8 @@ def _num_same(
             expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
         except (ValueError, TypeError, ArithmeticError, RuntimeError):
-            # Choose float32. The translator then translates the same texts again in float32, and raises an
-            # error that also occurs in float32.
+            # Choose float32. The translator then translates the same texts in float32. If the error also
+            # occurs in float32, the translator raises the error.
             return 0
     return sum(map(str.__eq__, expected, found))
 

@@ -21,9 +21,9 @@ from ..model.errors_vaswani import InvalidValueError
 from ..processor import capability
 from ..version import install_command
 
-# `_HARMLESS` lists the allowed methods of an `Int8Weight`, because these methods do not read the values of
-# the weight. `_VIEWS` lists the refused attributes. An `Int8Weight` stores no float values, so the tensors of
-# these attributes would have no valid values.
+# `_HARMLESS` lists the methods of an `Int8Weight` that are allowed, because they do not read the values of
+# the weight. `_VIEWS` lists the attributes that an `Int8Weight` refuses. An attribute in `_VIEWS` would
+# return a tensor without valid values, because an `Int8Weight` stores no float values.
 _HARMLESS = {
     "dim",
     "size",
@@ -127,7 +127,7 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
 
 
 def _overflows(kernel: Callable[[torch.Tensor, torch.Tensor], Callable]) -> bool:
-    """Return True if a kernel adds two products in a 16-bit integer, so that the sum of the largest products
+    """Return True if a kernel adds two products in a 16-bit integer. The sum of the largest products then
     overflows. Do not read the list of processor instructions instead, because environment variables such as
     ONEDNN_MAX_CPU_ISA can turn off listed instructions.
     """
@@ -185,10 +185,10 @@ def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    # Pass `scales * scale`, the products of the weight scales and the row scale, as the scales of the weight.
-    # With two separate scales, some kernels would multiply an integer sum by one scale after the other, and
-    # other kernels by the product of the scales. oneDNN chooses the kernel by the number of rows, so the
-    # rounding errors of a row would then depend on the number of rows.
+    # Pass the products `scales * scale` as the scales of the weight, and 1 as the scale of the rows. With two
+    # separate scales, some kernels would multiply an integer sum by one scale after the other, and other
+    # kernels by the product of the scales. oneDNN chooses the kernel by the number of rows, so the rounding
+    # errors of a row would then depend on the number of rows.
     given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(

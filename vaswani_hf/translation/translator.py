@@ -110,15 +110,15 @@ class Translator(BaseTranslator):
         return translator
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """If the dtype is "auto", translate the first requests with text in both float32 and bfloat16. Choose
-        bfloat16 if both dtypes give the same translations, otherwise float32.
+        """If the dtype is "auto", translate the first non-blank requests in float32 and again in bfloat16.
+        Choose bfloat16 if both dtypes give the same translations, otherwise float32.
         """
         if self.is_undecided:
             choose_dtype(self, requests, options)
 
     def after_choosing_dtype(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
-        """If the dtype is "auto", choose the dtype. Return an iterator over all requests, including the
-        requests that were read to choose the dtype.
+        """If the dtype is "auto", choose float32 or bfloat16 with translations of the first requests. Return
+        an iterator over all requests, including the requests that were read to choose the dtype.
         """
         requests = iter(requests)
         first: list[Any] = []

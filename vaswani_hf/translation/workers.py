@@ -21,9 +21,9 @@ from ..model.requests_vaswani import Request
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# The maximum number of windows (groups of requests) per worker process that have been sent but not yet
-# yielded. With a maximum above 1 window, a worker process is not idle while another worker process translates
-# an earlier window.
+# The maximum number of windows (groups of requests) per worker process that were sent, but whose translations
+# were not yet yielded. With a maximum above 1 window, a worker process is not idle while another worker
+# process translates an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -39,10 +39,11 @@ def translate_remaining(
     """Yield the translations of all requests after the first `done` requests. The caller must close the
     generator to end the worker processes.
 
-    The calling process translates the requests if one window (a group of `options.window` requests) contains
-    all remaining requests, because starting worker processes would take longer. `load` is a picklable
-    function that loads the translator. The argument `dtype` of `load` replaces the dtype of the translator.
-    With the dtype "auto", the calling process chooses the dtype for all worker processes.
+    If at most one window of requests remains, the calling process translates the requests, because starting
+    worker processes would take longer. Without a seed, a window has `options.window / num_workers` requests.
+    `load` is a picklable function that loads the translator. The argument `dtype` of `load` replaces the
+    dtype of the translator. With the dtype "auto", the calling process chooses the dtype for all worker
+    processes.
     """
     window = options.window
     if num_workers > 1 and options.seed is None:
@@ -54,8 +55,8 @@ def translate_remaining(
     translator = None
     if num_workers == 1 or dtype == "auto":
         translator = load()
-        # Choose the dtype from the first requests, also in a resumed run, so that all processes and runs use
-        # the same dtype.
+        # A resumed run also chooses the dtype from the first requests of the input, so that all processes and
+        # runs use the same dtype.
         requests = translator.after_choosing_dtype(requests, options)
     options = replace(options, window=window)
     remaining: Iterator[Any] = islice(requests, begin, None)
@@ -152,7 +153,7 @@ def _work(
             requests, options, first_line = connection.recv()
         except (EOFError, ConnectionError):
             return
-        # Send an error together with the translations of the requests before the failed request.
+        # If a request fails, send the error together with the translations of the earlier requests.
         done, failure = [], None
         try:
             translator = translator or load()

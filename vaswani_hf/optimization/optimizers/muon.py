@@ -40,7 +40,8 @@ class Muon(torch.optim.Optimizer):
 
     The weight decay is decoupled, as in AdamW. The root mean square of the changes in one step is 0.2 times
     the learning rate, because AdamW makes changes of a similar size (Liu et al. 2025, Section 2.2). The run
-    records `bf16`, so that a resumed run computes in the same precision even on another processor.
+    records the value of `bf16`, so that a resumed run computes in the same precision even on another
+    processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):

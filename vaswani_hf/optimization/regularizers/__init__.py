@@ -15,7 +15,8 @@ REGULARIZERS: dict[str, Regularizer] = {entry.name: entry for entry in (R_DROP, 
 def regularizer_of(training: Any) -> Regularizer | None:
     """Return the regulariser that the section `training` of a recipe turns on, or None."""
     for entry in REGULARIZERS.values():
-        # The section `training` of a language model lacks the keys of some regularisers.
+        # Use the default 0, because the section `training` of a language model lacks the keys of some
+        # regularisers.
         if getattr(training, entry.strength, 0):
             return entry
     return None

@@ -29,7 +29,7 @@ class SimCutSettings(Settings):
 class SimCutLoss(TwoPassLoss):
     """Computes the loss of SimCut. The loss contains the cross-entropy of the first pass only."""
 
-    # The probability with which the second pass replaces a token embedding by zeros.
+    # The probability that the second pass of SimCut replaces a token embedding by zeros.
     cut_rate: float = SimCutSettings.model_fields["simcut_p"].default
     is_symmetric = False
 

@@ -43,8 +43,8 @@ class TwoPassLoss:
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings [B, S or T, D] of the second pass. `states` are the embeddings of the first
-        pass.
+        """Return the embeddings of the second pass: [B, S, D] in the encoder, and [B, T, D] in the decoder.
+        `states` are the embeddings of the first pass.
         """
         return states
 
@@ -164,8 +164,8 @@ def _divergence_and_gradients(
     """Return the divergence, summed over N tokens, and the gradients [N, V] of the logits of both passes.
 
     p and q are the softmax of the logits `first` and `second` [N, V]. If `is_symmetric` is true, the
-    divergence is (KL(p || q) + KL(q || p)) / 4, otherwise KL(p || q). The symmetric divergence has the factor
-    1/4, because R-Drop has the factor 1/2, and `RDropLoss` halves the whole loss of R-Drop.
+    divergence is (KL(p || q) + KL(q || p)) / 4, otherwise KL(p || q). The factor 1/4 is the factor 1/2 of
+    R-Drop, multiplied by 1/2, because `RDropLoss` halves the whole loss of R-Drop.
     """
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
