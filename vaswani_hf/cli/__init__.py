@@ -195,7 +195,8 @@ def main(argv: list[str] | None = None) -> int:
         is_lost = is_reader_gone()
         if not discard_lost_output() and not is_lost:
             return report(error, is_output_lost=False)
-        # The reader of standard output, such as `head`, has ended, and the command has made no error.
+        # An early end of the program that reads standard output, such as `head`, is not an error of
+        # `vaswani`.
         return 0
     except KeyboardInterrupt:
         print("vaswani: interrupted", file=sys.stderr)

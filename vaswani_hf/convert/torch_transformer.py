@@ -194,7 +194,9 @@ def _weight(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the weight whose name is the field `key` of `facts`, or `default` if the user gave no name."""
+    """Return a weight, or `default` if the user gave no weight name. `key` names the field of `facts` that
+    contains the weight name.
+    """
     name = getattr(facts, key)
     if name is None and default is not None:
         return default

@@ -123,7 +123,8 @@ def stack_names(
 
 def same_names(stack: str, prefix: str) -> Names:
     """Map the weight names of a format that differs from this package only in the name of the encoder or the
-    decoder. `prefix` is the format's name of the stack, such as "model.encoder".
+    decoder. `prefix` is the name that the format uses for the encoder or the decoder, such as
+    "model.encoder".
     """
     projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
     attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]

@@ -42,7 +42,7 @@ def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
 
 
 class TextEncoder:
-    """Encodes texts as a tokenizer does, with `<s>` or `</s>`, but each distinct word only once.
+    """Encodes texts into the same token ids as a tokenizer, including `<s>` or `</s>`, but faster.
 
     `TextEncoder` splits texts into words with functions of Arrow, and calls the tokenizer only for new words
     (scripts/benchmarks/encoding.md).

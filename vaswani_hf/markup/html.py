@@ -282,7 +282,9 @@ def _visible_range(raw: str) -> tuple[int, int]:
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide HTML that contains no tags into texts and unchangeable parts, such as placeholders."""
+    """Divide a text without HTML tags (for example the text between two tags) into translatable parts and
+    unchangeable parts, such as placeholders.
+    """
     pieces = []
     end = 0
     for match in _ATOM.finditer(raw):

@@ -4,8 +4,9 @@ atoms (parts that a translation must not change, such as `{name}`).
 Each sentence of a passage is translated without its tags. The word alignment determines the positions of the
 tags in the translation (see projection.py). Usually, the model translates a sentence together with its
 unchangeable parts (atoms). If the translation contains an unchangeable part more often or less often than the
-source, the sentence is translated again without unchangeable parts. In the second translation, the word
-alignment also determines the positions of the unchangeable parts.
+source, the unchangeable parts are removed from the source sentence. Then the model translates the source
+sentence again. In the second translation, the word alignment also determines the positions of the
+unchangeable parts.
 """
 
 import re

@@ -275,9 +275,9 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """A node without words can be inside a pair of tags in the translation, but not in the source. Move the
-    node out of each such pair. If the node precedes the tags in the source, put the node before the opening
-    tag. Otherwise, put the node after the closing tag.
+    """Move a node without words, such as an image, out of each pair of tags that does not contain the node in
+    the source. If the node precedes the tags in the source, put the node before the opening tag. Otherwise,
+    put the node after the closing tag.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:

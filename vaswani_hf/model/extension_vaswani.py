@@ -210,8 +210,9 @@ def _file_of(kind: type) -> str:
 def source_for_checkpoint(kind: type) -> str:
     """Return the source code of the file of a class, with imports that also work in a checkpoint.
 
-    In the returned code, `from vaswani_hf import NAME` first tries to import NAME from the files of the
-    checkpoint. Raise a ValueError if the file imports another file of the user.
+    In the returned code, a `try` statement replaces `from vaswani_hf import NAME`. The `try` statement first
+    tries to import NAME from the files of the checkpoint. Raise a ValueError if the file imports another file
+    of the user.
     """
     path = Path(_file_of(kind))
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)

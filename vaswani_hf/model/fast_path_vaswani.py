@@ -44,9 +44,9 @@ def class_permits_fast_path(kind: type, *methods: str) -> bool:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if faster code can run in place of all methods with the names `methods` of a module. Return
-    False if a subclass or an attribute of the module overrides one of the `methods`. For "forward", also
-    return False if the module has hooks or is compiled.
+    """Return True if faster code can replace each method of a module that `methods` names. Return False if a
+    subclass or an attribute of the module overrides one of the `methods`. For "forward", also return False if
+    the module has hooks or is compiled.
     """
     is_replaced = any(name in vars(module) for name in methods)
     if is_replaced or not class_permits_fast_path(type(module), *methods):

@@ -6,9 +6,10 @@ translation must contain the matching words of the source text unchanged.
 
 A term matches regardless of upper and lower case. A term also matches inflected words: "house" matches
 "houses", and "city" matches "cities". An inflected word must share at least the first three letters with the
-term. Only an ending of the list `_ENDINGS` can be different. If several terms match the same words of a text,
-the term with the most words is used. If several such terms are equally long, a term that equals the words of
-the text is used before a term that matches inflected words. Upper and lower case make no difference.
+term. After the shared letters, the word and the term can have different endings, if `_ENDINGS` contains both
+endings. If several terms match the same words of a text, the term with the most words is used. If several
+such terms are equally long, a term that equals the words of the text is used before a term that matches
+inflected words. Upper and lower case make no difference.
 
 This file is saved with every checkpoint because the translator reads glossaries with this file.
 """

@@ -69,10 +69,10 @@ def self_attention_masks(
     """Return one mask for each self-attention layer of a stack. The masks hide padding, and later tokens if
     the attention is causal.
 
-    Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] also covers the cached tokens. Its
-    values are 0 for padding and not 0 for real tokens. An `attention_mask` [B, 1, T, S] is used unchanged. If
-    `is_recorded` is True, return masks for eager attention, because only eager attention returns attention
-    weights.
+    Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] also covers the cached tokens.
+    `attention_mask` is 0 for padding and nonzero for real tokens. An `attention_mask` [B, 1, T, S] is used
+    unchanged. If `is_recorded` is True, return masks for eager attention, because only eager attention
+    returns attention weights.
     """
     cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -251,9 +251,9 @@ def positions_of(
     """Return the positions [B or 1, T] of tokens. The first real token has position 0, and padding is not
     counted.
 
-    `attention_mask` [B, S] also covers the cached tokens. Its values are 0 for padding and not 0 for real
-    tokens. With a static cache, `generate` passes a causal mask [B, 1, T, S], and `is_causal` must be True.
-    Without `attention_mask`, padding counts like a real token, and the first token in `states` has the
+    `attention_mask` [B, S] also covers the cached tokens. `attention_mask` is 0 for padding and nonzero for
+    real tokens. With a static cache, `generate` passes a causal mask [B, 1, T, S], and `is_causal` must be
+    True. Without `attention_mask`, padding counts like a real token, and the first token in `states` has the
     position `past_length`.
     """
     length = states.shape[1]
@@ -286,7 +286,7 @@ def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torc
 
 @dataclass
 class Blocks:
-    """The mask of an attention layer with a window, divided into N blocks of W queries.
+    """The mask of an attention layer with a window. The mask is divided into N blocks of W queries.
 
     Each block attends only to the C keys in the windows of its queries, so that the time and the memory of
     attention grow linearly with the sequence length. `mask` is [B * N, 1, W, C] bool. Of the C keys of a
@@ -357,7 +357,8 @@ def window_mask(
         if real is None or bool(real.all()):
             return None
         return real[:, first_key : first_key + num_keys]
-    # Use no blocks in an exported graph, because the number of blocks depends on the sequence length.
+    # In an exported graph, do not divide the mask into blocks of queries, because the number of blocks
+    # depends on the sequence length.
     is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
     is_whole = num_keys == length and not is_recorded and not is_exported
     if is_whole and length > _width_of_block(attention) + _num_near(attention) and not has_gaps(real):

@@ -161,8 +161,8 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """Return for each sentence how many phrase tokens fit into a translation, [B] int64. A forced `</s>`
-    takes the place of one phrase token.
+    """Return for each sentence how many phrase tokens fit into a translation, [B] int64. If the translation
+    ends with a forced `</s>`, one phrase token fewer fits.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
@@ -275,7 +275,7 @@ class _Options:
     missing: torch.Tensor
 
     def take(self, index: torch.Tensor) -> "_Options":
-        """Return the possible next tokens with the indices `index` [N, ...]."""
+        """Return the possible next tokens at the positions `index` [N, M] of the second dimension."""
         return _Options(
             self.scores.gather(1, index),
             self.parents.gather(1, index),

@@ -301,7 +301,8 @@ def highest_reachable_score(
 
 
 def considers_all_lengths(config: GenerationConfig) -> bool:
-    """Return True if the stopping rule considers all possible lengths of a translation.
+    """Return True if the stopping rule of beam search considers all lengths that an unfinished translation
+    can still reach.
 
     In transformers, the stopping rule considers all possible lengths only for `early_stopping="never"`. For
     `early_stopping=False`, transformers compares scores at the current length, although this comparison is

@@ -385,9 +385,9 @@ def ngram_size_without_loops(source: str) -> int:
     repeats a word or phrase in a loop.
 
     The n-gram size is 3 for long texts, because a correct long sentence can contain the same two tokens
-    twice. The n-gram size is 2 for short texts. A small Multi30k model translated 20 of 950 short inputs to
-    loops. With the n-gram size 3, the second translation of 19 of these inputs repeated a word or phrase
-    three times in a row. With the n-gram size 2, only 2 second translations did.
+    twice. The n-gram size is 2 for short texts. A small Multi30k model repeated a word or phrase in a loop
+    for 20 of 950 short inputs. With the n-gram size 3, the second translation of 19 of these inputs repeated
+    a word or phrase three times in a row. With the n-gram size 2, only 2 second translations did.
     """
     return 2 if len(source.split()) <= SHORT else 3
 

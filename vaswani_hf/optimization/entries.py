@@ -30,7 +30,7 @@ class BuildOptimizer(Protocol):
 
 
 def accept_any_training(settings: Any) -> None:
-    """Accept every section `training`, because the optimizer is compatible with all keys of the section."""
+    """Raise no error, because the optimizer supports all values of the recipe section `training`."""
 
 
 @dataclass(frozen=True)

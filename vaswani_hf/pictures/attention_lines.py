@@ -40,9 +40,9 @@ class ModelStatistics(NamedTuple):
 
 
 def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
-    """Sort the candidates by their numbers, and return the object of the middle candidate. A candidate is a
-    tuple of three elements: the number to compare, the number of words, and the object. Ignore candidates
-    with more than `_MOST_WORDS` words, unless all candidates have more words.
+    """Sort the candidates by their first element, and return the third element of the middle candidate. A
+    candidate is a tuple of an attention measurement, the number of words in a sentence, and an object to
+    choose. Ignore candidates with more than `_MOST_WORDS` words, unless all candidates have more words.
     """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])

@@ -50,7 +50,7 @@ class Statistics:
     # attention weights of two heads of a layer, as the mean over the query words of the sentence.
     distances: dict[int, torch.Tensor] = field(default_factory=dict)
     # For each sentence, a tensor [N layers, H heads, H heads]. An entry is the share (0 to 1) of query words
-    # for which two heads of a layer attend most to different key words.
+    # for which the most attended key word differs between two heads of a layer.
     disagreements: dict[int, torch.Tensor] = field(default_factory=dict)
 
 

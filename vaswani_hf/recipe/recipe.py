@@ -48,8 +48,8 @@ class Recipe(Settings):
         return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
-        """Return a dict that maps the name `section.key` of each recipe key to its value. The section `model`
-        has only keys that the recipe sets.
+        """Return a dict that maps the name `section.key` of each recipe key to its value. For the section
+        `model`, the dict contains only the keys that are set in the recipe, and no defaults.
         """
         return flat(self._content())
 

@@ -72,8 +72,8 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Map "encoder" and "decoder" to the names of the models from which the two stacks start. Leave out a
-        stack that starts from random weights.
+        """Map "encoder" and "decoder" to the names of the models from which the two stacks start. The dict
+        has no entry for an encoder or decoder that starts from random weights.
         """
         return self.model_dump(exclude_none=True)
 
@@ -155,7 +155,9 @@ _MODEL_SETTINGS = {
 
 
 def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
-    """Return the class of the section `model` for a model with the given stacks."""
+    """Return the settings class of the recipe section `model` for a model with the given stacks (encoder,
+    decoder or both).
+    """
     return _MODEL_SETTINGS[stacks]
 
 

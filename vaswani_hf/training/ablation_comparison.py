@@ -1,4 +1,6 @@
-"""Compares the runs of an ablation (`vaswani ablate`): the scores, the table, the JSON text, the picture."""
+"""Compares the scores of the runs in an ablation (`vaswani ablate`), and makes a table, a JSON text and a
+picture.
+"""
 
 import dataclasses
 import json

@@ -3,8 +3,9 @@ data.
 
 step_cost.py runs a training step of the real model without data, and counts FLOPs and memory. The paper
 estimates FLOPs (Section 6.1, Table 2): the training time times the number of GPUs times "an estimate of the
-sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's numbers are larger
-than the counted FLOPs, because in a real training, the GPUs compute below their sustained capacity.
+sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's method assumes the
+sustained capacity during the whole training time, but the GPUs compute more slowly. Therefore the paper's
+numbers are larger than the counted FLOPs.
 """
 
 import dataclasses
@@ -403,8 +404,9 @@ def paper_seconds(flops: float, length: int) -> float:
     """Return the estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0
     s).
 
-    The estimate assumes the FLOPs per second of the paper's base or big model. The estimate uses the model
-    whose FLOPs per step are nearer to `flops`. `flops` must be counted for sentences of `length` tokens.
+    The estimate assumes as many FLOPs per second as in the paper's training of the base model or the big
+    model. The estimate uses the model whose FLOPs per step are nearer to `flops`. `flops` must be counted for
+    sentences of `length` tokens.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference

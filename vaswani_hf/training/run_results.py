@@ -50,8 +50,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # The counts of removed pairs apply only to the validation loss, because the validation BLEU
-            # includes the removed pairs.
+            # In the validation split, only the validation loss excludes the removed pairs. The validation
+            # BLEU includes the removed pairs.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report}")
     if corpus.weighted is None:

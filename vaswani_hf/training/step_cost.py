@@ -152,9 +152,9 @@ _FORMULAS = flop_registry | {
 
 
 class _Counter(TorchDispatchMode):
-    """Counts FLOPs, and the bytes of all existing storages. A storage that several tensors share counts once.
-    PyTorch's `FlopCounterMode` is not used, because its hooks would keep tensors that gradient checkpointing
-    discards.
+    """Counts FLOPs, and the current and the peak number of bytes in tensor storages. A storage that several
+    tensors share counts once. PyTorch's `FlopCounterMode` is not used, because its hooks would keep tensors
+    that gradient checkpointing discards.
     """
 
     def __init__(self) -> None:

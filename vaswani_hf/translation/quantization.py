@@ -22,8 +22,9 @@ from ..processor import capability
 from ..version import install_command
 
 # `_HARMLESS` lists the methods of an `Int8Weight` that are allowed, because they do not read the values of
-# the weight. `_VIEWS` lists the attributes that an `Int8Weight` refuses. An attribute in `_VIEWS` would
-# return a tensor without valid values, because an `Int8Weight` stores no float values.
+# the weight. `_VIEWS` lists the attributes of an `Int8Weight` that raise an error when a program reads them.
+# An attribute in `_VIEWS` would return a tensor without valid values, because an `Int8Weight` stores no float
+# values.
 _HARMLESS = {
     "dim",
     "size",
