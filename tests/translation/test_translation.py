@@ -211,31 +211,30 @@ def test_a_text_without_letters_and_digits_is_copied(translator, text):
             assert [segment.text for segment in layout.segments] == [text.strip()]
 
 
+def layout_with_words(translator, request):
+    """The sentences of a request with a tag of the target language, and the word indices of each sentence."""
+    tokenizer = tiny_tokenizer(["one two three four five。"] * 2, 290, tags=(">>en<<",))
+    options = TranslationOptions(split_sentences=True, return_alignments=True)
+    (layout,) = Translator(translator.model, tokenizer, tokenizer).layouts([request], [1], options)
+    return layout, [{word for word in segment.words if word >= 0} for segment in layout.segments]
+
+
 @pytest.mark.parametrize("tag", ["", ">>en<< "])
 def test_the_word_indices_of_a_text_count_the_words_of_copied_sentences(translator, tag):
-    tokenizer = tiny_tokenizer(["one two three four five"] * 2, 290, tags=(">>en<<",))
-    tagged = Translator(translator.model, tokenizer, tokenizer)
     text = f"{tag}?! One two. 😀 !! Five"
-    options = TranslationOptions(split_sentences=True, return_alignments=True)
-    (layout,) = tagged.layouts([Request(text)], [1], options)
+    layout, words = layout_with_words(translator, Request(text))
     assert [segment.text for segment in layout.segments] == [f"{tag}One two.", f"{tag}Five"]
     assert layout.separators == ["?! ", " 😀 !! ", ""]
-    words = [{word for word in segment.words if word >= 0} for segment in layout.segments]
     expected = [text.split().index(word) for word in ("One", "two.", "Five")]
     assert words == [{*([0] if tag else []), *expected[:2]}, {expected[2]}]
-    (constrained,) = tagged.layouts([Request(text, must_contain=["x"])], [1], options)
+    constrained, _ = layout_with_words(translator, Request(text, must_contain=["x"]))
     assert len(constrained.segments) == 4
 
 
 @pytest.mark.parametrize("tag", ["", ">>en<< ", ">>en<<"])
 def test_sentences_without_white_space_between_them_share_a_word(translator, tag):
-    tokenizer = tiny_tokenizer(["one two three four five。"] * 2, 290, tags=(">>en<<",))
-    tagged = Translator(translator.model, tokenizer, tokenizer)
-    text = f"{tag}One two。😀！three four。five。 one"
-    options = TranslationOptions(split_sentences=True, return_alignments=True)
-    (layout,) = tagged.layouts([Request(text)], [1], options)
+    layout, words = layout_with_words(translator, Request(f"{tag}One two。😀！three four。five。 one"))
     assert len(layout.segments) == 4
-    words = [{word for word in segment.words if word >= 0} for segment in layout.segments]
     first = int(tag.endswith(" "))
     tag_word = {0} if tag else set()
     assert words == [{first, first + 1} | tag_word, {first + 1, first + 2}, {first + 2}, {first + 3}]

@@ -171,8 +171,8 @@ def _parser() -> Any:
     inline.at("link", _recording(link))
     inline.at("image", _recording(image))
     inline.at("autolink", _recording(autolink))
-    inline.after("link", "footnote", _footnote)
-    inline.after("link", "math", _recording(_math))
+    inline.after("link", "footnote", _inline_rule(_FOOTNOTE, "footnote"))
+    inline.after("link", "math", _recording(_inline_rule(_MATH, "math")))
     parser.block.ruler.before(
         "reference",
         "footnote_definition",
@@ -201,26 +201,19 @@ def _recording(rule: Callable[[Any, bool], bool]) -> Callable[[Any, bool], bool]
     return record
 
 
-def _footnote(state: Any, silent: bool) -> bool:
-    """Parse the mark of a footnote, such as `[^1]`."""
-    match = _FOOTNOTE.match(state.src, state.pos, state.posMax)
-    if match is None:
-        return False
-    if not silent:
-        state.push("footnote", "", 0).content = match[0]
-    state.pos = match.end()
-    return True
+def _inline_rule(pattern: re.Pattern[str], token_type: str) -> Callable[[Any, bool], bool]:
+    """Return a rule of the parser: text that matches `pattern` is a token of the type `token_type`."""
 
+    def parse(state: Any, silent: bool) -> bool:
+        match = pattern.match(state.src, state.pos, state.posMax)
+        if match is None:
+            return False
+        if not silent:
+            state.push(token_type, "", 0).content = match[0]
+        state.pos = match.end()
+        return True
 
-def _math(state: Any, silent: bool) -> bool:
-    """Parse a formula, such as `$x$`."""
-    match = _MATH.match(state.src, state.pos, state.posMax)
-    if match is None:
-        return False
-    if not silent:
-        state.push("math", "", 0).content = match[0]
-    state.pos = match.end()
-    return True
+    return parse
 
 
 def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool:

@@ -25,8 +25,8 @@ class KeyFacts(TypedDict, total=False):
     range: str
     """The possible values in words, if the limits do not describe them."""
     on_resume: OnResume
-    """What a resumed run does if the value of the key has changed. If `on_resume` is missing, the attribute
-    `keys_on_resume` of the section applies. If the section has no such attribute, the key is "fixed"."""
+    """What a resumed run does if the recipe has another value of the key than before. The default is the
+    attribute `keys_on_resume` of the settings class of the section, or "fixed" without this attribute."""
 
 
 def recipe_key(
