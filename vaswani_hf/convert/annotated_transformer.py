@@ -46,13 +46,6 @@ class AnnotatedTransformerFacts(Settings):
     dropout: float = Field(0.1, ge=0, lt=1)
 
 
-_PROJECTIONS = {
-    "linears.0": "q_proj",
-    "linears.1": "k_proj",
-    "linears.2": "v_proj",
-    "linears.3": "out_proj",
-}
-_FEED_FORWARD = {"feed_forward.w_1": "fc1", "feed_forward.w_2": "fc2"}
 NAMES = WeightNames(
     {
         "src_embed.0.lut.weight": "model.encoder.embed_tokens.weight",
@@ -60,33 +53,31 @@ NAMES = WeightNames(
         "generator.proj.weight": "lm_head.weight",
         "generator.proj.bias": "lm_head.bias",
         **stack_names(
-            "encoder", "encoder.layers.{}", _FEED_FORWARD, {"self_attn": "self_attn"}, _PROJECTIONS
-        ),
-        **stack_names(
-            "decoder",
-            "decoder.layers.{}",
-            _FEED_FORWARD,
+            {"feed_forward.w_1": "fc1", "feed_forward.w_2": "fc2"},
             {"self_attn": "self_attn", "src_attn": "encoder_attn"},
-            _PROJECTIONS,
+            {
+                "linears.0": "q_proj",
+                "linears.1": "k_proj",
+                "linears.2": "v_proj",
+                "linears.3": "out_proj",
+            },
         ),
         # "The Annotated Transformer" names the weight and the bias of a LayerNorm `a_2` and `b_2`.
         **stack_names(
-            "encoder",
-            "encoder.layers.{}",
             {"sublayer.0.norm": "self_attn_layer_norm", "sublayer.1.norm": "final_layer_norm"},
-            norm="encoder.norm",
+            stacks=("encoder",),
+            norm="norm",
             weight="a_2",
             bias="b_2",
         ),
         **stack_names(
-            "decoder",
-            "decoder.layers.{}",
             {
                 "sublayer.0.norm": "self_attn_layer_norm",
                 "sublayer.1.norm": "encoder_attn_layer_norm",
                 "sublayer.2.norm": "final_layer_norm",
             },
-            norm="decoder.norm",
+            stacks=("decoder",),
+            norm="norm",
             weight="a_2",
             bias="b_2",
         ),

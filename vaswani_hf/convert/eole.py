@@ -106,12 +106,6 @@ _REQUIRED_OF_EMBEDDINGS: Requirements = {
 }
 
 
-_MODULES = {
-    "input_layernorm": "self_attn_layer_norm",
-    "post_attention_layernorm": "final_layer_norm",
-    "mlp.gate_up_proj": "fc1",
-    "mlp.down_proj": "fc2",
-}
 _TABLES = {"encoder": "src_emb.pe.pe", "decoder": "tgt_emb.pe.pe"}
 _SCALAR = "decoder.transformer_layers.{}.layer_scalar"
 NAMES = WeightNames(
@@ -121,20 +115,17 @@ NAMES = WeightNames(
         "src_emb.pe.weight": "model.encoder.embed_positions.weight",
         "tgt_emb.pe.weight": "model.decoder.embed_positions.weight",
         **stack_names(
-            "encoder",
-            "encoder.transformer_layers.{}",
-            _MODULES,
-            {"self_attn": "self_attn"},
-            PROJECTIONS,
-            norm="encoder.layer_norm",
-        ),
-        **stack_names(
-            "decoder",
-            "decoder.transformer_layers.{}",
-            {**_MODULES, "precontext_layernorm": "encoder_attn_layer_norm"},
+            {
+                "input_layernorm": "self_attn_layer_norm",
+                "precontext_layernorm": "encoder_attn_layer_norm",
+                "post_attention_layernorm": "final_layer_norm",
+                "mlp.gate_up_proj": "fc1",
+                "mlp.down_proj": "fc2",
+            },
             {"self_attn": "self_attn", "context_attn": "encoder_attn"},
             PROJECTIONS,
-            norm="decoder.layer_norm",
+            layer="transformer_layers.{}",
+            norm="layer_norm",
         ),
         "generator.weight": "lm_head.weight",
         "generator.bias": "lm_head.bias",

@@ -117,30 +117,23 @@ _IGNORED = """
     encoder.version encoder.embed_positions._float_tensor encoder.embed_positions.weights
     decoder.version decoder.embed_positions._float_tensor decoder.embed_positions.weights
 """.split()
-_NUMBERED_NORMS = {
-    "encoder": {"layer_norms.0": "self_attn_layer_norm", "layer_norms.1": "final_layer_norm"},
-    "decoder": {
-        "layer_norms.0": "self_attn_layer_norm",
-        "layer_norms.1": "encoder_attn_layer_norm",
-        "layer_norms.2": "final_layer_norm",
-    },
-}
 NAMES = WeightNames(
     {
         "encoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
         "decoder.embed_tokens.weight": "model.decoder.embed_tokens.weight",
         "encoder.embed_positions.weight": "model.encoder.embed_positions.weight",
         "decoder.embed_positions.weight": "model.decoder.embed_positions.weight",
-        **same_names("encoder", "encoder"),
-        **same_names("decoder", "decoder"),
+        **same_names(),
         # In the oldest fairseq versions, the LayerNorms of a layer have numbers as names, such as
         # `layer_norms.0`.
-        **stack_names("encoder", "encoder.layers.{}", _NUMBERED_NORMS["encoder"]),
-        **stack_names("decoder", "decoder.layers.{}", _NUMBERED_NORMS["decoder"]),
+        **stack_names({"layer_norms.0": "self_attn_layer_norm"}),
+        **stack_names({"layer_norms.1": "final_layer_norm"}, stacks=("encoder",)),
+        **stack_names(
+            {"layer_norms.1": "encoder_attn_layer_norm", "layer_norms.2": "final_layer_norm"},
+            stacks=("decoder",),
+        ),
         # Files of the oldest fairseq versions have one joint projection of queries, keys and values.
-        **joint_names("encoder", "self_attn", "self_attn"),
-        **joint_names("decoder", "self_attn", "self_attn"),
-        **joint_names("decoder", "encoder_attn", "encoder_attn"),
+        **joint_names({"self_attn": "self_attn", "encoder_attn": "encoder_attn"}),
         "decoder.output_projection.weight": "lm_head.weight",
         "decoder.embed_out": "lm_head.weight",
     },

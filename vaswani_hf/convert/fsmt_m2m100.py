@@ -51,7 +51,7 @@ _M2M100_VOCABULARY = "vocab.json"
 _FSMT_TOKENIZER_FILES = (*_FSMT_VOCABULARIES, _MERGES_FILE)
 _OUTPUT = "model.decoder.output_projection.weight"
 # FSMT, M2M100 and this package use the same names for the weights of a layer: the names of fairseq.
-_LAYERS = {**same_names("encoder", "model.encoder"), **same_names("decoder", "model.decoder")}
+_LAYERS = same_names("model.")
 FSMT_NAMES = WeightNames(
     {**_LAYERS, **{name: name for name in EMBEDDINGS}, _OUTPUT: "lm_head.weight"}, ignored=POSITION_TABLES
 )

@@ -62,35 +62,30 @@ _SUBLAYERS = {
     "decoder": ("self_attn.out_proj", "encoder_attn.out_proj", "fc2"),
 }
 _PROJECTIONS = {"q_layer": "q_proj", "k_layer": "k_proj", "v_layer": "v_proj", "output_layer": "out_proj"}
-_FEED_FORWARD = {
-    "feed_forward.pwff_layer.0": "fc1",
-    "feed_forward.pwff_layer.3": "fc2",
-    "feed_forward.layer_norm": "final_layer_norm",
-}
 NAMES = WeightNames(
     {
         "src_embed.lut.weight": "model.encoder.embed_tokens.weight",
         "trg_embed.lut.weight": "model.decoder.embed_tokens.weight",
         "decoder.output_layer.weight": "lm_head.weight",
         **stack_names(
-            "encoder",
-            "encoder.layers.{}",
-            {"layer_norm": "self_attn_layer_norm", **_FEED_FORWARD},
-            {"src_src_att": "self_attn"},
-            _PROJECTIONS,
-            norm="encoder.layer_norm",
+            {
+                "feed_forward.pwff_layer.0": "fc1",
+                "feed_forward.pwff_layer.3": "fc2",
+                "feed_forward.layer_norm": "final_layer_norm",
+            },
+            norm="layer_norm",
         ),
         **stack_names(
-            "decoder",
-            "decoder.layers.{}",
-            {
-                "x_layer_norm": "self_attn_layer_norm",
-                "dec_layer_norm": "encoder_attn_layer_norm",
-                **_FEED_FORWARD,
-            },
+            {"layer_norm": "self_attn_layer_norm"},
+            {"src_src_att": "self_attn"},
+            _PROJECTIONS,
+            stacks=("encoder",),
+        ),
+        **stack_names(
+            {"x_layer_norm": "self_attn_layer_norm", "dec_layer_norm": "encoder_attn_layer_norm"},
             {"trg_trg_att": "self_attn", "src_trg_att": "encoder_attn"},
             _PROJECTIONS,
-            norm="decoder.layer_norm",
+            stacks=("decoder",),
         ),
     },
     ignored=("encoder.pe.pe", "decoder.pe.pe"),

@@ -40,9 +40,9 @@ from .text_files import read_yaml
 from .unpickling import load_weights
 from .weights import (
     POSITION_TABLES,
-    Names,
     WeightNames,
     norm_fields,
+    parts,
     position_fields,
     require_vocabulary_sizes,
     stack_names,
@@ -71,36 +71,6 @@ _REQUIRED_OF_STACK: Requirements = {
     "use_glu": (False, "this package does not support gates in the feed-forward network"),
     "block_prepended_cross_attention": (False, "the decoder must attend to all source tokens"),
 }
-_FEED_FORWARD = {"ff.ff1": "fc1", "ff.ff2": "fc2"}
-# The LayerNorms have the prefix `pre_` in a pre-norm model, and the prefix `post_` in a post-norm model.
-_NORMS_OF_ENCODER = {
-    "pre_self_attention.layer_norm": "self_attn_layer_norm",
-    "post_self_attention.layer_norm": "self_attn_layer_norm",
-    "pre_ff.layer_norm": "final_layer_norm",
-    "post_ff.layer_norm": "final_layer_norm",
-}
-_NORMS_OF_DECODER = {
-    "pre_autoregr_layer.layer_norm": "self_attn_layer_norm",
-    "post_autoregr_layer.layer_norm": "self_attn_layer_norm",
-    "pre_enc_attention.layer_norm": "encoder_attn_layer_norm",
-    "post_enc_attention.layer_norm": "encoder_attn_layer_norm",
-    "pre_ff.layer_norm": "final_layer_norm",
-    "post_ff.layer_norm": "final_layer_norm",
-}
-
-
-def _attention_names(stack: str, attention: str, own: str, joint: Mapping[str, str]) -> Names:
-    """Map the weight names of an attention layer, which has no biases, to the names of this package. `joint`
-    maps each joint projection to its parts, such as "kv" for keys and values.
-    """
-    theirs = f"{stack}.layers.{{}}.{attention}"
-    ours = f"model.{stack}.layers.{{}}.{own}"
-    names: Names = {f"{theirs}.ff_out.weight": f"{ours}.out_proj.weight"}
-    for projection, parts in joint.items():
-        names[f"{theirs}.{projection}.weight"] = tuple(f"{ours}.{part}_proj.weight" for part in parts)
-    return names
-
-
 NAMES = WeightNames(
     {
         "embedding_source.embedding.weight": "model.encoder.embed_tokens.weight",
@@ -109,21 +79,40 @@ NAMES = WeightNames(
         "decoder.pos_embedding.weight": "model.decoder.embed_positions.weight",
         "output_layer.weight": "lm_head.weight",
         "output_layer.bias": "lm_head.bias",
+        # The LayerNorms have the prefix `pre_` in a pre-norm model, and the prefix `post_` in a post-norm
+        # model.
         **stack_names(
-            "encoder",
-            "encoder.layers.{}",
-            {**_FEED_FORWARD, **_NORMS_OF_ENCODER},
-            norm="encoder.final_process.layer_norm",
+            {
+                "ff.ff1": "fc1",
+                "ff.ff2": "fc2",
+                "pre_ff.layer_norm": "final_layer_norm",
+                "post_ff.layer_norm": "final_layer_norm",
+            },
+            norm="final_process.layer_norm",
         ),
-        **_attention_names("encoder", "self_attention", "self_attn", {"ff_in": "qkv"}),
         **stack_names(
-            "decoder",
-            "decoder.layers.{}",
-            {**_FEED_FORWARD, **_NORMS_OF_DECODER},
-            norm="decoder.final_process.layer_norm",
+            {
+                "self_attention.ff_in": parts("self_attn", "qkv"),
+                "self_attention.ff_out": "self_attn.out_proj",
+                "pre_self_attention.layer_norm": "self_attn_layer_norm",
+                "post_self_attention.layer_norm": "self_attn_layer_norm",
+            },
+            stacks=("encoder",),
         ),
-        **_attention_names("decoder", "autoregr_layer", "self_attn", {"ff_in": "qkv"}),
-        **_attention_names("decoder", "enc_attention", "encoder_attn", {"ff_q": "q", "ff_kv": "kv"}),
+        **stack_names(
+            {
+                "autoregr_layer.ff_in": parts("self_attn", "qkv"),
+                "autoregr_layer.ff_out": "self_attn.out_proj",
+                "pre_autoregr_layer.layer_norm": "self_attn_layer_norm",
+                "post_autoregr_layer.layer_norm": "self_attn_layer_norm",
+                "enc_attention.ff_q": "encoder_attn.q_proj",
+                "enc_attention.ff_kv": parts("encoder_attn", "kv"),
+                "enc_attention.ff_out": "encoder_attn.out_proj",
+                "pre_enc_attention.layer_norm": "encoder_attn_layer_norm",
+                "post_enc_attention.layer_norm": "encoder_attn_layer_norm",
+            },
+            stacks=("decoder",),
+        ),
     }
 )
 

@@ -103,8 +103,6 @@ _REQUIRED: Requirements = {
         "embeddings must be multiplied by the square root of their width",
     ),
 }
-_PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out_proj"}
-_FEED_FORWARD = {"ffn.conv1": "fc1", "ffn.conv2": "fc2", "ffn.norm": "final_layer_norm"}
 
 
 class Tensor2TensorFacts(Settings):
@@ -127,31 +125,22 @@ class Tensor2TensorFacts(Settings):
 
 # The keys are the variable names that `_plain_name` returns.
 NAMES = WeightNames(
-    {
-        **stack_names(
-            "encoder",
-            "encoder.layer.{}",
-            {"self_attention.norm": "self_attn_layer_norm", **_FEED_FORWARD},
-            {"self_attention.multihead_attention": "self_attn"},
-            _PROJECTIONS,
-            norm="encoder.norm",
-        ),
-        **stack_names(
-            "decoder",
-            "decoder.layer.{}",
-            {
-                "self_attention.norm": "self_attn_layer_norm",
-                "encdec_attention.norm": "encoder_attn_layer_norm",
-                **_FEED_FORWARD,
-            },
-            {
-                "self_attention.multihead_attention": "self_attn",
-                "encdec_attention.multihead_attention": "encoder_attn",
-            },
-            _PROJECTIONS,
-            norm="decoder.norm",
-        ),
-    }
+    stack_names(
+        {
+            "self_attention.norm": "self_attn_layer_norm",
+            "encdec_attention.norm": "encoder_attn_layer_norm",
+            "ffn.norm": "final_layer_norm",
+            "ffn.conv1": "fc1",
+            "ffn.conv2": "fc2",
+        },
+        {
+            "self_attention.multihead_attention": "self_attn",
+            "encdec_attention.multihead_attention": "encoder_attn",
+        },
+        {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out_proj"},
+        layer="layer.{}",
+        norm="norm",
+    )
 )
 
 

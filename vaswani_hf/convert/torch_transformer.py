@@ -77,31 +77,27 @@ class TorchTransformerFacts(Settings):
     dropout: float = Field(0.1, ge=0, lt=1)
 
 
-_MODULES = {
-    "linear1": "fc1",
-    "linear2": "fc2",
-    "self_attn.out_proj": "self_attn.out_proj",
-    "norm1": "self_attn_layer_norm",
-}
 NAMES = WeightNames(
     {
         **stack_names(
-            "encoder", "encoder.layers.{}", {**_MODULES, "norm2": "final_layer_norm"}, norm="encoder.norm"
-        ),
-        **joint_names("encoder", "self_attn", "self_attn"),
-        **stack_names(
-            "decoder",
-            "decoder.layers.{}",
             {
-                **_MODULES,
+                "linear1": "fc1",
+                "linear2": "fc2",
+                "self_attn.out_proj": "self_attn.out_proj",
+                "norm1": "self_attn_layer_norm",
+            },
+            norm="norm",
+        ),
+        **stack_names({"norm2": "final_layer_norm"}, stacks=("encoder",)),
+        **stack_names(
+            {
                 "multihead_attn.out_proj": "encoder_attn.out_proj",
                 "norm2": "encoder_attn_layer_norm",
                 "norm3": "final_layer_norm",
             },
-            norm="decoder.norm",
+            stacks=("decoder",),
         ),
-        **joint_names("decoder", "self_attn", "self_attn"),
-        **joint_names("decoder", "multihead_attn", "encoder_attn"),
+        **joint_names({"self_attn": "self_attn", "multihead_attn": "encoder_attn"}),
     }
 )
 

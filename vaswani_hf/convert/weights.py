@@ -17,6 +17,7 @@ from ..model.modeling_vaswani import sinusoids
 from .import_formats import require
 
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+STACKS = ("encoder", "decoder")
 POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 # Modules whose weights have one column for each of the D features of the model. The weights and biases of
 # LayerNorm, `out_proj` and `fc2` have one row for each of the D features.
@@ -89,66 +90,81 @@ Names = dict[str, str | tuple[str, ...]]
 
 
 def stack_names(
-    stack: str,
-    layer: str,
-    modules: Mapping[str, str],
+    modules: Mapping[str, str | tuple[str, ...]],
     attentions: Mapping[str, str] | None = None,
     projections: Mapping[str, str] | None = None,
     *,
+    stacks: Iterable[str] = STACKS,
+    prefix: str = "",
+    layer: str = "layers.{}",
     norm: str | None = None,
     weight: str = "weight",
     bias: str = "bias",
 ) -> Names:
-    """Map the weight names of the encoder or the decoder to the names of this package.
+    """Map the weight names of the encoder and the decoder to the names of this package. The format uses the
+    names "encoder" and "decoder" too.
 
-    `layer` is the name of a layer in the format, such as "encoder.layers.{}", and `norm` the name of the
-    LayerNorm at the end of the stack. `modules` maps the format's names of the modules in a layer to the
-    names of this package. `attentions` maps the format's names of the attention layers to the names of this
-    package. `projections` maps the format's names of the projections in an attention layer to the names of
-    this package. `weight` and `bias` are the format's names for the weight and the bias of a module.
+    Args:
+        modules (Mapping): Maps the format's names of the modules in a layer to the names of this package. A
+            joint projection maps to a tuple of names (see `parts`).
+        attentions (Mapping, optional): Maps the format's names of the attention layers to the names of this
+            package.
+        projections (Mapping, optional): Maps the format's names of the projections in each attention layer to
+            the names of this package.
+        stacks (Iterable): The stacks that have the modules: "encoder", "decoder" or both.
+        prefix (str): The part of a weight name before "encoder" or "decoder", such as "model.".
+        layer (str): The format's name of a layer in a stack.
+        norm (str, optional): The format's name of the LayerNorm at the end of a stack.
+        weight (str): The format's name for the weight of a module.
+        bias (str): The format's name for the bias of a module.
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
-        for projection, own in (projections or {}).items():
-            of_layer[f"{attention}.{projection}"] = f"{own_attention}.{own}"
-    of_stack = {f"{layer}.{theirs}": f"layers.{{}}.{own}" for theirs, own in of_layer.items()}
-    if norm is not None:
-        of_stack[norm] = "layer_norm"
+        for projection, own_projection in (projections or {}).items():
+            of_layer[f"{attention}.{projection}"] = f"{own_attention}.{own_projection}"
     names: Names = {}
-    for theirs, own in of_stack.items():
-        names[f"{theirs}.{weight}"] = f"model.{stack}.{own}.weight"
-        names[f"{theirs}.{bias}"] = f"model.{stack}.{own}.bias"
+    for stack in stacks:
+        for kind, own_kind in ((weight, "weight"), (bias, "bias")):
+            for theirs, own in of_layer.items():
+                own_modules = (own,) if isinstance(own, str) else own
+                if stack == "encoder" and own_modules[0].startswith("encoder_attn"):
+                    # Only the decoder has cross-attention.
+                    continue
+                names[f"{prefix}{stack}.{layer}.{theirs}.{kind}"] = tuple(
+                    f"model.{stack}.layers.{{}}.{module}.{own_kind}" for module in own_modules
+                )
+            if norm is not None:
+                names[f"{prefix}{stack}.{norm}.{kind}"] = f"model.{stack}.layer_norm.{own_kind}"
     return names
 
 
-def same_names(stack: str, prefix: str) -> Names:
-    """Map the weight names of a format that differs from this package only in the name of the encoder or the
-    decoder. `prefix` is the name that the format uses for the encoder or the decoder, such as
-    "model.encoder".
+def parts(attention: str, letters: str) -> tuple[str, ...]:
+    """Return the names of the parts of a joint projection. The letters "qkv" stand for queries, keys and
+    values. `attention` is the name of the attention layer in this package.
     """
-    projections = {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
-    attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
-    modules = ["fc1", "fc2", "final_layer_norm", *(f"{attention}_layer_norm" for attention in attentions)]
-    return stack_names(
-        stack,
-        f"{prefix}.layers.{{}}",
-        {name: name for name in modules},
-        {name: name for name in attentions},
-        projections,
-        norm=f"{prefix}.layer_norm",
-    )
+    return tuple(f"{attention}.{letter}_proj" for letter in letters)
 
 
-def joint_names(stack: str, attention: str, own: str) -> Names:
+def joint_names(attentions: Mapping[str, str]) -> Names:
     """Map the joint projection of `torch.nn.MultiheadAttention` to the three projections of this package.
-    `attention` is the name of the attention module in the imported format, and `own` is its name in this
-    package.
+    `attentions` maps the format's names of the attention layers to the names of this package.
     """
-    names: Names = {}
-    for kind in ("weight", "bias"):
-        parts = [f"model.{stack}.layers.{{}}.{own}.{part}_proj.{kind}" for part in "qkv"]
-        names[f"{stack}.layers.{{}}.{attention}.in_proj_{kind}"] = tuple(parts)
-    return names
+    modules = {theirs: parts(own, "qkv") for theirs, own in attentions.items()}
+    return stack_names(modules, weight="in_proj_weight", bias="in_proj_bias")
+
+
+def same_names(prefix: str = "") -> Names:
+    """Map the weight names of a format that differs from this package only in the part `prefix` before
+    "encoder" or "decoder".
+    """
+    norms = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
+    return stack_names(
+        {name: name for name in ("fc1", "fc2", *norms)},
+        {name: name for name in ("self_attn", "encoder_attn")},
+        {name: name for name in ("q_proj", "k_proj", "v_proj", "out_proj")},
+        prefix=prefix,
+        norm="layer_norm",
+    )
 
 
 def _without_number(name: str) -> tuple[str, str]:
