@@ -18,8 +18,8 @@ from pydantic import Field
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import Settings
-from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts, refuse
-from .unpickling import header_of, load_state_dict
+from .import_formats import Imported, ImportFormat, ReadOptions, has_texts, load_facts, refuse
+from .unpickling import load_state_dict
 from .weights import WeightNames, stack_names, timescales_of, weight_fields
 
 _TITLE = "the Annotated Transformer"
@@ -86,11 +86,6 @@ NAMES = WeightNames(
 )
 
 
-def recognise_annotated_transformer(path: Path) -> bool:
-    """Return True for a file that contains the weight name `decoder.layers.0.src_attn.linears.0.weight`."""
-    return b"decoder.layers.0.src_attn.linears.0.weight" in header_of(path)
-
-
 def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
     """Read a state dict of the class `EncoderDecoder` of "The Annotated Transformer"."""
     facts = load_facts(options.config, AnnotatedTransformerFacts, _TITLE)
@@ -119,7 +114,6 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=generation_config(config),
         notes=["No tokenizers were written, because the state dict contains no vocabularies."],
     )
 
@@ -137,7 +131,7 @@ def _refuse_other_positions(state: dict[str, torch.Tensor]) -> None:
 ANNOTATED_TRANSFORMER = ImportFormat(
     name="annotated_transformer",
     title="The Annotated Transformer",
-    recognise=recognise_annotated_transformer,
+    recognise=has_texts("decoder.layers.0.src_attn.linears.0.weight"),
     read=read_annotated_transformer,
     files=("*.pt",),
     peer="The Annotated Transformer",

@@ -24,14 +24,15 @@ from .import_formats import (
     Logits,
     ReadOptions,
     Requirements,
-    generation_config,
     refuse,
     require,
     require_all,
 )
 from .opennmt import (
     DEFAULT_TOKENS,
+    NO_SHARED_HEADS,
     PROJECTIONS,
+    REQUIRED_OF_BOTH,
     first_rate,
     load_into,
     opennmt_tokenizers,
@@ -63,10 +64,6 @@ _REQUIRED_OF_STACK: Requirements = {
         tuple(_ACTIVATIONS),
         "this package does not support this activation or gates in the feed-forward network",
     ),
-    "parallel_residual": (
-        False,
-        "this package does not compute attention and feed-forward network in parallel",
-    ),
     "ffn_layernorm": (False, "this package does not support a second LayerNorm in the feed-forward network"),
     "query_norm": (False, "this package does not support a LayerNorm of queries"),
     "key_norm": (False, "this package does not support a LayerNorm of keys"),
@@ -77,18 +74,15 @@ _REQUIRED_OF_STACK: Requirements = {
         "this package always divides attention scores by the square root of the width of a head",
     ),
     "head_dim": (None, "only models whose heads have the width d_model / number of heads can be imported"),
-    "sliding_window": (0, "the sliding window is not the same as `attention_window` in this package"),
-    "relative_positions_buckets": (0, "only models with absolute positions can be imported"),
-    "num_experts": (0, "this package does not support several feed-forward networks (experts) in a layer"),
     "layer_types": (None, "only models whose layers all have the same type can be imported"),
     "encoder_layer_style": ("standard", "the encoder must be pre-norm"),
     "final_encoder_layer_norm": (
         True,
         "only models with a LayerNorm at the end of both stacks can be imported",
     ),
+    **REQUIRED_OF_BOTH,
 }
 _REQUIRED_OF_MODEL: Requirements = {
-    "generator_function": ("softmax", "only models with a softmax over the vocabulary can be imported"),
     "add_estimator": (
         False,
         "this package does not support an output that estimates the quality of a translation",
@@ -182,7 +176,6 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=generation_config(config),
         tokenizers=opennmt_tokenizers((vocabulary["src"], vocabulary["tgt"]), options.vocabularies, special),
         notes=[] if options.vocabularies else [NAME_THE_MODELS],
         logits=_logits_of_eole(path, model, vocabulary, state),
@@ -232,12 +225,7 @@ def _refuse_others(model: Mapping[str, Any]) -> None:
         kind = settings.get(f"{stack}_type", default)
         require(f"{stack}_type", kind, "transformer", "only Transformer models can be imported")
         require_all(settings, _REQUIRED_OF_STACK)
-        if settings["heads_kv"] not in (None, settings["heads"]):
-            refuse(
-                "heads_kv",
-                settings["heads_kv"],
-                "this package does not support heads that share keys and values",
-            )
+        require("heads_kv", settings["heads_kv"], (None, settings["heads"]), NO_SHARED_HEADS)
     for field in ("norm_eps", "mlp_activation_fn"):
         of_encoder, of_decoder = (settings[field] for settings in stacks)
         require(field, of_encoder, of_decoder, "the encoder and the decoder must have the same value")

@@ -20,6 +20,7 @@ from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of
+from .unpickling import header_of
 
 T = TypeVar("T", bound=Settings)
 # Computes the logits [B, T, V] (float32) of a `sample_batch` with the library of the imported checkpoint.
@@ -52,7 +53,6 @@ class Imported:
         config (VaswaniConfig): The config of the imported model.
         state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. A tied weight needs to occur
             under only one of its names.
-        generation_config (GenerationConfig): The generation config with the search options of the checkpoint.
         tokenizers (tuple, optional): The source and the target tokenizer; the same object twice for a joint
             vocabulary. None if the checkpoint has no vocabularies.
         facts (dict): The languages and the licence for the model card, under the keys "source_language",
@@ -61,6 +61,8 @@ class Imported:
             and for the model card.
         logits (Callable, optional): Computes logits with the library of the checkpoint (see `Logits`). None
             if the library is not installed.
+        generation_config (GenerationConfig, optional): The generation config with the search options of the
+            checkpoint. By default, the generation config has only the special tokens of `config`.
         compare (Callable, optional): Returns the largest difference (nats) between log-probabilities of the
             checkpoint's library and of the imported model. An import needs `compare` instead of `logits` if
             the library does not return the logits of the whole vocabulary.
@@ -68,10 +70,10 @@ class Imported:
 
     config: VaswaniConfig
     state_dict: dict[str, torch.Tensor]
-    generation_config: GenerationConfig
     tokenizers: Tokenizers | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    generation_config: GenerationConfig | None = None
     logits: Logits | None = None
     compare: Callable[[Any], float] | None = None
 
@@ -88,6 +90,18 @@ def has_model_type(model_type: str) -> Recognise:
     def recognise(path: Path) -> bool:
         has_config = (path / CONFIG_FILE).is_file()
         return has_config and read_json_object(path, CONFIG_FILE, path).get("model_type") == model_type
+
+    return recognise
+
+
+def has_texts(*texts: str) -> Recognise:
+    """Return a function that recognises a weight file whose header contains all `texts`, such as the name of
+    a weight.
+    """
+
+    def recognise(path: Path) -> bool:
+        header = header_of(path)
+        return all(text.encode() in header for text in texts)
 
     return recognise
 
@@ -163,8 +177,10 @@ def refuse(field: str, value: Any, reason: str) -> NoReturn:
 
 
 def require(field: str, value: Any, allowed: Any, reason: str) -> None:
-    """Raise an `UnsupportedError` if a setting of a checkpoint does not have the allowed value."""
-    if value != allowed:
+    """Raise an `UnsupportedError` if a setting of a checkpoint does not have the value `allowed`. A tuple
+    `allowed` contains several allowed values.
+    """
+    if value not in (allowed if isinstance(allowed, tuple) else (allowed,)):
         refuse(field, value, reason)
 
 
@@ -181,10 +197,9 @@ Requirements = Mapping[str, tuple[Any, str]]
 
 def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None:
     """Raise an `UnsupportedError` for a value that `requirements` does not allow. Settings may be missing."""
-    for name, (value, reason) in requirements.items():
-        allowed = value if isinstance(value, tuple) else (value,)
-        if name in settings and settings[name] not in allowed:
-            refuse(name, settings[name], reason)
+    for name, (allowed, reason) in requirements.items():
+        if name in settings:
+            require(name, settings[name], allowed, reason)
 
 
 def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:

@@ -29,7 +29,14 @@ from .comparison import TOLERANCE, largest_difference, sample_batch
 from .eole import EOLE
 from .fairseq import FAIRSEQ
 from .fsmt_m2m100 import FSMT, M2M100
-from .import_formats import Imported, ImportFormat, Logits, ReadOptions, UnsupportedError
+from .import_formats import (
+    Imported,
+    ImportFormat,
+    Logits,
+    ReadOptions,
+    UnsupportedError,
+    generation_config,
+)
 from .joeynmt import JOEYNMT
 from .marian import MARIAN_MT
 from .marian_npz import MARIAN_NPZ_IMPORT
@@ -256,7 +263,7 @@ def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
     state = {name: tensor.float() for name, tensor in imported.state_dict.items()}
     model, report = load_with_report(VaswaniForSeq2SeqLM, None, config=imported.config, state_dict=state)
     refuse_load_faults(report, source)
-    model.generation_config = imported.generation_config
+    model.generation_config = imported.generation_config or generation_config(imported.config)
     model.save_pretrained(folder)
     if imported.tokenizers is not None:
         check_tokenizers(model, *imported.tokenizers, str(source))

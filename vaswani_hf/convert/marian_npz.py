@@ -44,6 +44,7 @@ from .import_formats import (
     generation_config,
     read_norm_position,
     refuse,
+    require,
     require_all,
     require_known,
 )
@@ -349,21 +350,18 @@ def _search_options(model: Path) -> dict[str, Any]:
 
 
 def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> None:
-    kind = settings.get("type", "amun")
-    if kind not in EPSILONS:
-        refuse("type", kind, "only Transformer models can be imported")
+    require("type", settings.get("type", "amun"), tuple(EPSILONS), "only Transformer models can be imported")
     require_all(settings, REQUIRED)
     depth = settings.get("transformer-decoder-ffn-depth", 0)
-    if depth not in (0, 2):
-        refuse("transformer-decoder-ffn-depth", depth, "each feed-forward network must have two projections")
+    reason = "each feed-forward network must have two projections"
+    require("transformer-decoder-ffn-depth", depth, (0, 2), reason)
     inputs = settings.get("input-types") or []
     if set(inputs) - {"sequence"} or len(inputs) > 2:
         refuse("input-types", inputs, "the model must have one source text and one target text")
     activation = settings.get("transformer-ffn-activation", "swish")
     require_known("transformer-ffn-activation", activation, ACTIVATIONS)
     embedding = settings.get("transformer-postprocess-emb", "d")
-    if embedding not in ("", "d"):
-        refuse("transformer-postprocess-emb", embedding, "only dropout can follow the embeddings")
+    require("transformer-postprocess-emb", embedding, ("", "d"), "only dropout can follow the embeddings")
     top = settings.get("transformer-postprocess-top", "")
     if top.replace("d", "") not in ("", "n"):
         refuse("transformer-postprocess-top", top, "only a LayerNorm can follow the last layer")
@@ -428,18 +426,12 @@ def _add_start_token(own: dict[str, torch.Tensor]) -> int:
     pad = max(len(own[name]) for name in EMBEDDINGS)
     if pad > num_target:
         own.setdefault("lm_head.bias", torch.zeros(num_target))
-    for name in {*EMBEDDINGS, "lm_head.weight"}:
-        own[name] = _padded(own[name], pad + 1)
+    for name in {*EMBEDDINGS, "lm_head.weight", "lm_head.bias"} & own.keys():
+        num_rows = pad + 1 - len(own[name])
+        own[name] = torch.cat((own[name], own[name].new_zeros(num_rows, *own[name].shape[1:])))
     if "lm_head.bias" in own:
-        own["lm_head.bias"] = _padded(own["lm_head.bias"], pad + 1)
         own["lm_head.bias"][num_target:pad] = EXCLUDED_LOGIT
     return pad
-
-
-def _padded(tensor: torch.Tensor, num_rows: int) -> torch.Tensor:
-    padded = tensor.new_zeros(num_rows, *tensor.shape[1:])
-    padded[: len(tensor)] = tensor
-    return padded
 
 
 class _Vocabulary(NamedTuple):

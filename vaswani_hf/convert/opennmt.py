@@ -27,13 +27,13 @@ from .import_formats import (
     Logits,
     ReadOptions,
     Requirements,
-    generation_config,
+    has_texts,
     refuse,
     require,
     require_all,
 )
 from .sentencepiece_models import NAME_THE_MODELS, source_and_target_tokenizers
-from .unpickling import header_of, load_weights, weight_file
+from .unpickling import load_weights, weight_file
 from .weights import (
     WeightNames,
     add_biases,
@@ -51,6 +51,18 @@ ACTIVATIONS = ("relu", "gelu")
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
 _TABLE = "embeddings.make_embedding.pe.pe"
 
+NO_SHARED_HEADS = "this package does not support heads that share keys and values"
+# The settings that OpenNMT-py and Eole have in common.
+REQUIRED_OF_BOTH: Requirements = {
+    "relative_positions_buckets": (0, "only models with absolute positions can be imported"),
+    "generator_function": ("softmax", "only models with a softmax over the vocabulary can be imported"),
+    "parallel_residual": (
+        False,
+        "this package does not compute attention and feed-forward network in parallel",
+    ),
+    "sliding_window": (0, "the sliding window is not the same as `attention_window` in this package"),
+    "num_experts": (0, "this package does not support several feed-forward networks (experts) in a layer"),
+}
 _REQUIRED: Requirements = {
     "model_task": ("seq2seq", "only translation models, with an encoder and a decoder, can be imported"),
     "encoder_type": ("transformer", "only Transformer models can be imported"),
@@ -60,23 +72,16 @@ _REQUIRED: Requirements = {
         "only models with scaled dot-product self-attention can be imported",
     ),
     "max_relative_positions": (0, "only models with absolute positions can be imported"),
-    "relative_positions_buckets": (0, "only models with absolute positions can be imported"),
     "copy_attn": (False, "this package does not support a copy mechanism"),
-    "generator_function": ("softmax", "only models with a softmax over the vocabulary can be imported"),
     "layer_norm": ("standard", "only LayerNorm can be imported"),
-    "parallel_residual": (
-        False,
-        "this package does not compute attention and feed-forward network in parallel",
-    ),
     "pos_ffn_activation_fn": (
         ACTIVATIONS,
         "this package does not support this activation or gates in the feed-forward network",
     ),
-    "sliding_window": (0, "the sliding window is not the same as `attention_window` in this package"),
-    "num_experts": (0, "this package does not support several feed-forward networks (experts) in a layer"),
     "lora_layers": ([], "the adapters must be merged into the weights first"),
     "lora_embedding": (False, "the adapters must be merged into the weights first"),
     "quant_layers": ([], "the weights must not be quantized"),
+    **REQUIRED_OF_BOTH,
 }
 
 
@@ -125,20 +130,13 @@ NAMES = WeightNames(
 )
 
 
-def recognise_opennmt_py(path: Path) -> bool:
-    """Return True for a `.pt` file with the options and the vocabularies of OpenNMT-py."""
-    header = header_of(path)
-    return b"decoder_start_token" in header and b"pos_ffn_activation_fn" in header
-
-
 def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
     """Read a checkpoint of OpenNMT-py."""
     path = weight_file(path)
     checkpoint = load_weights(path, ["argparse.Namespace"])
     opt = vars(checkpoint["opt"])
     require_all(opt, _REQUIRED)
-    if opt.get("num_kv", 0) not in (0, opt["heads"]):
-        refuse("num_kv", opt["num_kv"], "this package does not support heads that share keys and values")
+    require("num_kv", opt.get("num_kv", 0), (0, opt["heads"]), NO_SHARED_HEADS)
     vocabularies = checkpoint["vocab"]
     require(
         "src_feats",
@@ -176,7 +174,6 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=generation_config(config),
         tokenizers=opennmt_tokenizers(
             (vocabularies["src"], vocabularies["tgt"]), options.vocabularies, special
         ),
@@ -300,7 +297,7 @@ def first_rate(value: Any) -> float:
 OPENNMT_PY = ImportFormat(
     name="opennmt_py",
     title=_TITLE,
-    recognise=recognise_opennmt_py,
+    recognise=has_texts("decoder_start_token", "pos_ffn_activation_fn"),
     read=read_opennmt_py,
     files=("*.pt", "*.safetensors"),
     peer=_TITLE,

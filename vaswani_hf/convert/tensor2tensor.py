@@ -40,6 +40,7 @@ from .import_formats import (
     load_facts,
     read_norm_position,
     refuse,
+    require,
     require_all,
 )
 from .tensor2tensor_tokenizers import subword_tokenizer
@@ -262,8 +263,7 @@ def _read_flags(file: Path, config: Path | None) -> dict[str, Any]:
     """
     flags = dict(re.findall(r"^--(\w+)=(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE))
     model = flags.get("model", "transformer")
-    if model != "transformer":
-        refuse("model", model, "only the model `transformer` can be imported")
+    require("model", model, "transformer", "only the model `transformer` can be imported")
     name = flags.get("hparams_set", "")
     if name not in _HPARAMS_SETS and config is None:
         raise InvalidValueError(

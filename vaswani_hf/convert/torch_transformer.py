@@ -23,8 +23,8 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import sinusoids
 from ..settings.base import Settings
-from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts
-from .unpickling import header_of, load_state_dict
+from .import_formats import Imported, ImportFormat, ReadOptions, has_texts, load_facts
+from .unpickling import load_state_dict
 from .weights import (
     WeightNames,
     add_biases,
@@ -102,11 +102,6 @@ NAMES = WeightNames(
 )
 
 
-def recognise_torch_transformer(path: Path) -> bool:
-    """Return True for a file with the weight name `decoder.layers.0.multihead_attn.in_proj_weight`."""
-    return b"decoder.layers.0.multihead_attn.in_proj_weight" in header_of(path)
-
-
 def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
     """Read a state dict of a model with a torch.nn.Transformer."""
     facts = load_facts(options.config, TorchTransformerFacts, _TITLE)
@@ -161,7 +156,6 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=generation_config(config),
         notes=["No tokenizers were written, because the state dict contains no vocabularies."],
         logits=logits,
     )
@@ -324,7 +318,7 @@ def _transformer(stacks: Mapping[str, torch.Tensor], config: VaswaniConfig) -> n
 TORCH_TRANSFORMER = ImportFormat(
     name="torch_transformer",
     title=_TITLE,
-    recognise=recognise_torch_transformer,
+    recognise=has_texts("decoder.layers.0.multihead_attn.in_proj_weight"),
     read=read_torch_transformer,
     files=("*.pt", "*.pth"),
     peer="PyTorch",
