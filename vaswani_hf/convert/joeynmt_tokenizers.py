@@ -44,9 +44,17 @@ def joeynmt_tokenizers(
     tokenizers = []
     reasons = []
     for settings, tokens in zip(sides, vocabularies, strict=True):
-        tokenizer, reason = _tokenizer(folder, settings, tokens)
+        ids = {token: number for number, token in enumerate(tokens)}
+        unknown, pad, start, end = tokens[:4]
+        special = SpecialTokens(pad, start, end, unknown)
+        options = settings.get("tokenizer_cfg") or {}
+        try:
+            tokenizer = _tokenizer(folder, settings, options, ids, special)
+            _add_rules(tokenizer.backend_tokenizer, settings)
+        except _NoTokenizerError as error:
+            tokenizer = word_tokenizer(ids, special, joiner=re.escape(options.get("separator", "@@")))
+            reasons.append(str(error))
         tokenizers.append(tokenizer)
-        reasons += [reason] if reason else []
     notes = [
         f"The tokenizers split texts only at spaces, because {reason}; tokenize and segment texts with the "
         "programs that prepared the training data."
@@ -55,58 +63,54 @@ def joeynmt_tokenizers(
     return tokenizer_pair(tokenizers, vocabularies), notes
 
 
+class _NoTokenizerError(Exception):
+    """Raised with the reason if a tokenizer of JoeyNMT cannot be imported."""
+
+
 def _tokenizer(
-    folder: Path, settings: Mapping[str, Any], tokens: list[str]
-) -> tuple[PreTrainedTokenizerFast, str | None]:
-    """Return the tokenizer of a language, and None. If the tokenizer cannot be imported, return a tokenizer
-    that splits texts at spaces, and the reason.
-    """
-    ids = {token: number for number, token in enumerate(tokens)}
-    unknown, pad, start, end = tokens[:4]
-    special = SpecialTokens(pad, start, end, unknown)
-    level = settings.get("level", "word")
-    options = settings.get("tokenizer_cfg") or {}
-    kind = settings.get("tokenizer_type", settings.get("bpe_type", "sentencepiece"))
-    reason = None
+    folder: Path,
+    settings: Mapping[str, Any],
+    options: Mapping[str, Any],
+    ids: Mapping[str, int],
+    special: SpecialTokens,
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a language. `options` is the section `tokenizer_cfg` of the language."""
     if options.get("pretokenizer", "none") != "none":
-        reason = f"the original tokenizes with {options['pretokenizer']}"
-    elif level == "bpe" and kind == "subword-nmt":
-        tokenizer, reason = _subword_nmt(folder, options, ids, special)
-    elif level == "bpe" and kind != "sentencepiece":
-        reason = f"the original segments with {kind}"
-    elif level == "bpe":
-        tokenizer, reason = _sentencepiece(folder, options, ids, special)
-    elif level == "word":
-        tokenizer = _words(ids, special)
-    else:
-        tokenizer = _characters(ids, special)
-    if reason is not None:
-        return word_tokenizer(ids, special, joiner=re.escape(options.get("separator", "@@"))), reason
-    _add_rules(tokenizer.backend_tokenizer, settings)
-    return tokenizer, None
+        raise _NoTokenizerError(f"the original tokenizes with {options['pretokenizer']}")
+    level = settings.get("level", "word")
+    if level == "word":
+        return _words(ids, special)
+    if level != "bpe":
+        return _characters(ids, special)
+    kind = settings.get("tokenizer_type", settings.get("bpe_type", "sentencepiece"))
+    if kind == "subword-nmt":
+        return _subword_nmt(folder, options, ids, special)
+    if kind == "sentencepiece":
+        return _sentencepiece(folder, options, ids, special)
+    raise _NoTokenizerError(f"the original segments with {kind}")
 
 
 def _sentencepiece(
     folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: SpecialTokens
-) -> tuple[Any, str | None]:
+) -> PreTrainedTokenizerFast:
     name = Path(options["model_file"]).name
     if not (folder / name).is_file():
-        return None, f"the folder lacks the SentencePiece model {name}"
+        raise _NoTokenizerError(f"the folder lacks the SentencePiece model {name}")
     model = read_sentencepiece(folder / name)
     if model.is_bpe and lacks_pieces(ids, model):
-        return None, f"the vocabulary lacks pieces of the BPE model {name}"
-    return fast_tokenizer(model, ids, special), None
+        raise _NoTokenizerError(f"the vocabulary lacks pieces of the BPE model {name}")
+    return fast_tokenizer(model, ids, special)
 
 
 def _subword_nmt(
     folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: SpecialTokens
-) -> tuple[Any, str | None]:
+) -> PreTrainedTokenizerFast:
     name = Path(options["codes"]).name
     if not (folder / name).is_file():
-        return None, f"the folder of the original lacks the merges {name}"
+        raise _NoTokenizerError(f"the folder of the original lacks the merges {name}")
     version, *lines = (folder / name).read_text(encoding="utf-8").splitlines()
     if version.strip() != "#version: 0.2":
-        return None, f"the merges {name} do not have the format 0.2 of subword-nmt"
+        raise _NoTokenizerError(f"the merges {name} do not have the format 0.2 of subword-nmt")
     merges = [(left, right) for left, right in map(str.split, lines)]
     separator = options.get("separator", "@@")
     parts = {}
@@ -119,8 +123,8 @@ def _subword_nmt(
             parts[token + END_OF_WORD] = number
     tokenizer = merging_tokenizer(parts, merges, special)
     if tokenizer is None:
-        return None, f"the vocabulary lacks parts of the merges {name}"
-    return tokenizer, None
+        raise _NoTokenizerError(f"the vocabulary lacks parts of the merges {name}")
+    return tokenizer
 
 
 def _words(ids: Mapping[str, int], special: SpecialTokens) -> PreTrainedTokenizerFast:
