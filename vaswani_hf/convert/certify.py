@@ -30,7 +30,7 @@ from ..settings.names import alternatives
 from ..tasks.translation import TranslationEvaluation, TranslationTask
 from ..translation.translator import Translator
 from ..version import __version__, are_installed, install_command
-from .comparison import TOLERANCE
+from .comparison import TOLERANCE, largest_difference_of_rows
 from .export import EXPORT_FORMATS, card_data, load_checkpoint, write_model
 from .export_formats import SCORE_PER_TOKEN, Engine, ExportFormat, NotExpressibleError, TranslatorEngine
 
@@ -260,7 +260,7 @@ class _Certification:
         translations = engine.translate(self.sources, row.num_beams)
         seconds = time.perf_counter() - start
         log_probs = engine.log_probs(expected.source_ids, expected.target_ids)
-        row.largest_difference = _largest_difference(log_probs, expected.log_probs)
+        row.largest_difference = largest_difference_of_rows(log_probs, expected.log_probs)
         for translation, own, is_limited in zip(
             translations, expected.translations, expected.is_limited, strict=True
         ):
@@ -283,16 +283,6 @@ def missing_libraries(entry: ExportFormat) -> str | None:
     if are_installed(entry.engine.libraries) and entry.engine.is_available():
         return None
     return f"not installed; install it with `{entry.engine.installation or install_command(entry.name)}`"
-
-
-def _largest_difference(log_probs: list[list[float]], expected: list[list[float]]) -> float:
-    largest = [0.0]
-    for row, own in zip(log_probs, expected, strict=True):
-        if len(row) != len(own):
-            raise ValueError(f"The engine returned {len(row)} log-probabilities for {len(own)} tokens.")
-        largest.append((torch.tensor(row) - torch.tensor(own)).abs().max().item())
-    # Use the `max` of torch, because the `max` of Python can ignore a NaN.
-    return torch.tensor(largest).max().item()
 
 
 def _exceeded_limit(row: CertificateRow, own: CertificateRow) -> str:

@@ -48,9 +48,52 @@ def _rows(
     return {"input_ids": input_ids, "attention_mask": mask.long()}
 
 
-def without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
-    """Return the rows of `ids` [B, L] as lists without padding. `mask` [B, L] is 0 at padding tokens."""
+def sample_ids(config: PreTrainedConfig) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the source ids and the target ids of `sample_batch`, without padding and without start tokens."""
+    batch = sample_batch(config)
+    source_ids = _without_padding(batch["input_ids"], batch["attention_mask"])
+    target_ids = _without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
+    return source_ids, [ids[1:] for ids in target_ids]
+
+
+def _without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
     return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
+
+
+@torch.no_grad()
+def log_probs_of(
+    model: Any, source_ids: list[list[int]], target_ids: list[list[int]], start_token_id: int | None
+) -> list[list[float]]:
+    """Return the log-probabilities [B][T] (nats) that a model of this package gives the target tokens.
+    `target_ids` [B][T] do not contain the start token.
+    """
+    rows = []
+    for source, target in zip(source_ids, target_ids, strict=True):
+        logits = model(
+            input_ids=torch.tensor([source]),
+            attention_mask=torch.ones(1, len(source), dtype=torch.long),
+            decoder_input_ids=torch.tensor([[start_token_id, *target[:-1]]]),
+            decoder_attention_mask=torch.ones(1, len(target), dtype=torch.long),
+        ).logits
+        rows.append(logits[0].log_softmax(dim=-1)[range(len(target)), target].tolist())
+    return rows
+
+
+def largest_difference_of_rows(log_probs: list[list[float]], expected: list[list[float]]) -> float:
+    """Return the largest difference between two lists [B][T] of log-probabilities of tokens. Ignore tokens
+    with the expected probability 0.
+    """
+    differences = [torch.zeros(1)]
+    for row, expected_row in zip(log_probs, expected, strict=True):
+        if len(row) != len(expected_row):
+            raise ValueError(
+                f"The engine returned {len(row)} log-probabilities for {len(expected_row)} tokens."
+            )
+        own = torch.tensor(expected_row)
+        is_excluded = own < EXCLUDED_LOGIT / 2
+        differences.append((torch.tensor(row) - own)[~is_excluded].abs())
+    # Use the `max` of torch, because the `max` of Python can ignore a NaN.
+    return torch.cat(differences).max().item()
 
 
 def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:

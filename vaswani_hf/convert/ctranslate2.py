@@ -34,7 +34,7 @@ from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..translation.ctranslate2 import CTranslate2Backend
-from .comparison import TOLERANCE, report, sample_batch, without_padding
+from .comparison import TOLERANCE, largest_difference_of_rows, log_probs_of, report, sample_ids
 from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
 from .simplify import num_positions, with_scaled_dot
 
@@ -131,22 +131,13 @@ def export_ctranslate2(
     checkpoint.
     """
     to_ctranslate2(model, tokenizers, folder, quantization)
-    batch = sample_batch(model.config)
-    batch["decoder_input_ids"][:, 0] = _start_token_id(model)
-    source_ids = without_padding(batch["input_ids"], batch["attention_mask"])
-    target_ids = without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
-    scores = CTranslate2Backend(folder).log_probs(source_ids, [ids[1:] for ids in target_ids])
-    with torch.no_grad():
-        log_probs = model.float()(**batch).logits.log_softmax(dim=-1)
-    eos = eos_token_ids(model.config)[0]
-    differences = [
-        (torch.tensor(row) - expected[range(len(ids)), [*ids[1:], eos]]).abs().max().item()
-        for row, expected, ids in zip(scores, log_probs, target_ids, strict=True)
-    ]
-    # Python's `max` can ignore a NaN, but the `max` of a tensor does not.
-    largest = torch.tensor(differences).max().item()
+    source_ids, target_ids = sample_ids(model.config)
+    log_probs = CTranslate2Backend(folder).log_probs(source_ids, target_ids)
+    ended = [[*ids, eos_token_ids(model.config)[0]] for ids in target_ids]
+    expected = log_probs_of(model.float(), source_ids, ended, _start_token_id(model))
+    tolerance = TOLERANCE if quantization in (None, "float32") else None
     return report(
-        "log-probabilities of CTranslate2", largest, TOLERANCE if quantization in (None, "float32") else None
+        "log-probabilities of CTranslate2", largest_difference_of_rows(log_probs, expected), tolerance
     )
 
 

@@ -38,7 +38,7 @@ from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_SEARCH
 from ..settings.names import alternatives
-from .comparison import report, sample_batch, without_padding
+from .comparison import largest_difference_of_rows, log_probs_of, report, sample_ids
 from .export_formats import (
     ExportFormat,
     Expressible,
@@ -319,21 +319,10 @@ def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
     """Return a line about the largest difference between the log-probabilities that the page and the model
     compute.
     """
-    batch = sample_batch(model.config)
-    source_ids = without_padding(batch["input_ids"], batch["attention_mask"])
-    target_ids = without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
-    # The page adds the start token itself.
-    target_ids = [ids[1:] for ids in target_ids]
-    largest = 0.0
-    for source, target, found in zip(
-        source_ids, target_ids, engine.log_probs(source_ids, target_ids), strict=True
-    ):
-        labels = torch.tensor([target])
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([source]), labels=labels).logits
-        expected = logits[0].log_softmax(-1)[range(len(target)), target]
-        largest = max(largest, (expected - torch.tensor(found)).abs().max().item())
-    return report("log-probabilities of the page", largest)
+    source_ids, target_ids = sample_ids(model.config)
+    log_probs = engine.log_probs(source_ids, target_ids)
+    expected = log_probs_of(model, source_ids, target_ids, decoder_start_token_id(model.config))
+    return report("log-probabilities of the page", largest_difference_of_rows(log_probs, expected))
 
 
 def describe_html(folder: Path, name: str, data: ModelCardData) -> None:

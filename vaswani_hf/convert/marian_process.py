@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
-from ..model.loss_vaswani import EXCLUDED_LOGIT
+from .comparison import largest_difference_of_rows, log_probs_of
 
 # `_pymarian` needs no other library, unlike `pymarian`.
 _PROGRAM = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"
@@ -87,23 +87,11 @@ def marian_difference(
     sentences. `source_end` is the id of the source end token.
     """
     (end,) = eos_token_ids(model.config)
-    start = decoder_start_token_id(model.config)
     generator = torch.Generator().manual_seed(0)
     sources, targets = (
         [[*torch.randint(size, (n,), generator=generator).tolist(), last] for n in _SAMPLE_LENGTHS]
         for size, last in zip(sizes, (source_end, end), strict=True)
     )
-    differences = []
-    scores = marian_log_probs(model_file, sources, targets, sizes, num_positions)
-    for source, target, row in zip(sources, targets, scores, strict=True):
-        with torch.no_grad():
-            logits = model(
-                input_ids=torch.tensor([source]),
-                attention_mask=torch.ones(1, len(source), dtype=torch.long),
-                decoder_input_ids=torch.tensor([[start, *target[:-1]]]),
-                decoder_attention_mask=torch.ones(1, len(target), dtype=torch.long),
-            ).logits
-        expected = logits[0].log_softmax(dim=-1)[range(len(target)), target]
-        is_possible = expected > EXCLUDED_LOGIT / 2
-        differences.append((torch.tensor(row) - expected)[is_possible].abs().max())
-    return torch.stack(differences).max().item()
+    log_probs = marian_log_probs(model_file, sources, targets, sizes, num_positions)
+    expected = log_probs_of(model, sources, targets, decoder_start_token_id(model.config))
+    return largest_difference_of_rows(log_probs, expected)
