@@ -5,7 +5,7 @@ In shapes, S is the number of source tokens, T the number of target tokens, and 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,43 +113,41 @@ class _Explainer:
             recorder = ProcessorRecorder(self.options.generate, self.backend.generation_config)
             arguments = {"logits_processor": [recorder]}
         best = self._search([self.segment], **arguments)[0]
+        best.text = self._decode(best)
         return best, recorder.record(self.tokenizer)
 
     def _search(self, segments: list[Segment], **arguments: Any) -> list[Hypothesis]:
         """Return the best hypothesis of each segment."""
-
-        def search_batch(batch: list[Segment]) -> list[Hypothesis]:
-            found = self.backend.search(batch, True, **self.options.generate, **arguments)
-            return [hypotheses[0] for hypotheses in found]
-
-        best = self._in_batches(segments, [segment.prefix for segment in segments], search_batch)
-        for hypothesis in best:
-            hypothesis.text = self.translator.segment_search.decode(hypothesis, self.segment, self.options)
-        return best
+        best: dict[int, Hypothesis] = {}
+        for batch in self._batches([segment.prefix for segment in segments]):
+            of_batch = [segments[i] for i in batch]
+            found = self.backend.search(of_batch, True, **self.options.generate, **arguments)
+            for i, hypotheses in zip(batch, found, strict=True):
+                best[i] = hypotheses[0]
+        return [best[i] for i in range(len(segments))]
 
     def _scored(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         """Return the hypotheses as translations with scores and log-probabilities."""
         config = scoring_config(self.backend.generation_config, self.options.generate)
         num_layers = num_layers_for(config, with_alignment=False)
+        scored: dict[int, Translation] = {}
+        for batch in self._batches([hypothesis.token_ids for hypothesis in hypotheses]):
+            of_batch = [hypotheses[i] for i in batch]
+            scores = self.backend.score([self.segment] * len(batch), of_batch, num_layers)
+            for i, (log_probs, attention) in zip(batch, scores, strict=True):
+                scored[i] = scored_translation(
+                    hypotheses[i], log_probs, attention, None, self.tokenizer, config
+                )
+        return [scored[i] for i in range(len(hypotheses))]
 
-        def score_batch(batch: list[Hypothesis]) -> list[Translation]:
-            scores = self.backend.score([self.segment] * len(batch), batch, num_layers)
-            return [
-                scored_translation(hypothesis, log_probs, attention, None, self.tokenizer, config)
-                for hypothesis, (log_probs, attention) in zip(batch, scores, strict=True)
-            ]
-
-        return self._in_batches(hypotheses, [hypothesis.token_ids for hypothesis in hypotheses], score_batch)
-
-    def _in_batches(self, inputs: list[Any], token_ids: list[list[int]], find: Any) -> list[Any]:
-        """Call `find` with batches of inputs of similar length. Return the results in the order of `inputs`."""
+    def _batches(self, token_ids: list[list[int]]) -> Iterable[Sequence[int]]:
+        """Return batches of indices of target sequences with similar lengths."""
         num_source = len(self.segment.token_ids)
         sizes = [range(num_source + len(ids)) for ids in token_ids]
-        results: list[Any] = [None] * len(inputs)
-        for batch in batches_by_length(sizes, self.options.tokens_per_batch):
-            for i, result in zip(batch, find([inputs[i] for i in batch]), strict=True):
-                results[i] = result
-        return results
+        return batches_by_length(sizes, self.options.tokens_per_batch)
+
+    def _decode(self, hypothesis: Hypothesis) -> str:
+        return self.translator.segment_search.decode(hypothesis, self.segment, self.options)
 
     def explain(
         self, best: Hypothesis, search: SearchRecord | None, text: str, name: str, *, is_given: bool
@@ -264,18 +262,17 @@ class _Explainer:
     def _translations(self, changes: list[tuple[int, int]], best: Hypothesis) -> list[Translation]:
         """Return, for each change, the best translation that begins with the changed tokens."""
         prefixes = [[*best.token_ids[best.num_forced : position], token] for position, token in changes]
-        goes_on = [prefix[-1] not in self.end_ids for prefix in prefixes]
-        segments = [replace(self.segment, prefix=prefix) for prefix in prefixes]
-        found = iter(
-            self._search([segment for segment, is_open in zip(segments, goes_on, strict=True) if is_open])
-        )
+        token_ids = [[*best.token_ids[: best.num_forced], *prefix] for prefix in prefixes]
+        unfinished = [i for i, prefix in enumerate(prefixes) if prefix[-1] not in self.end_ids]
+        found = self._search([replace(self.segment, prefix=prefixes[i]) for i in unfinished])
+        for i, hypothesis in zip(unfinished, found, strict=True):
+            token_ids[i] = hypothesis.token_ids
         hypotheses = []
-        for prefix, is_open in zip(prefixes, goes_on, strict=True):
-            # The page compares the scores of whole translations, so the score includes the tokens of
-            # `prefix`.
-            token_ids = next(found).token_ids if is_open else [*best.token_ids[: best.num_forced], *prefix]
-            hypothesis = Hypothesis(token_ids, best.num_forced, best.num_counted)
-            hypothesis.text = self.translator.segment_search.decode(hypothesis, self.segment, self.options)
+        for ids in token_ids:
+            # The page compares the scores of whole translations, so the score includes the tokens of the
+            # prefix.
+            hypothesis = Hypothesis(ids, best.num_forced, best.num_counted)
+            hypothesis.text = self._decode(hypothesis)
             hypotheses.append(hypothesis)
         return self._scored(hypotheses)
 
