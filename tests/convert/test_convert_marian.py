@@ -265,7 +265,7 @@ def test_an_export_that_fails_leaves_nothing(checkpoint, tmp_path, capsys, monke
 
     for name, mistake in (
         ("_exclude_padding", exclude_another_class),
-        ("to_halves", lambda state, d_model: state),
+        ("to_halves", lambda state: state),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(f"vaswani_hf.convert.marian.{name}", mistake)

@@ -35,8 +35,13 @@ def page_of(explanation: Explanation) -> str:
     """Return an HTML page that shows an explanation and needs no other file. Raise an error if the page is
     larger than 1.5 MB.
     """
-    content = explanation.as_json()
-    page = _page(explanation.target_text or explanation.source_text, content)
+    contents = {
+        "title": html.escape(explanation.target_text or explanation.source_text),
+        "style": view_style(),
+        "script": view_script(),
+        "explanation": json_in_script(explanation.as_json()),
+    }
+    page = fill_page(_file("page.html"), contents)
     size = len(page.encode())
     if size > MAX_PAGE_SIZE:
         raise InvalidValueError(explanation.too_large(size))
@@ -68,13 +73,3 @@ def json_in_script(content: str) -> str:
 def fill_page(page: str, contents: dict[str, str]) -> str:
     """Replace each `{{name}}` of a page by `contents[name]`. Keep a `{{name}}` that is not in `contents`."""
     return re.sub(r"\{\{(\w+)\}\}", lambda found: contents.get(found[1], found[0]), page)
-
-
-def _page(title: str, content: str) -> str:
-    contents = {
-        "title": html.escape(title),
-        "style": view_style(),
-        "script": view_script(),
-        "explanation": json_in_script(content),
-    }
-    return fill_page(_file("page.html"), contents)

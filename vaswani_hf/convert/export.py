@@ -95,8 +95,7 @@ def export(
         checkpoint = load_checkpoint(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
         entry.expressible.refuse_others(checkpoint.model.config)
         compared = write_model(entry, checkpoint, folder, quantization)
-        if (checkpoint.folder / LICENSE_FILE).is_file():
-            shutil.copyfile(checkpoint.folder / LICENSE_FILE, folder / LICENSE_FILE)
+        _copy_file(LICENSE_FILE, checkpoint.folder, folder)
         if entry.describe is not None and data is not None:
             entry.describe(folder, Path(os.path.abspath(output)).name, data)
         return compared
@@ -119,9 +118,18 @@ def write_model(
     """Write a checkpoint in another format. Return a line about the largest difference between outputs."""
     compared = entry.export(checkpoint.model, checkpoint.tokenizers, folder, quantization)
     if entry.keeps_records:
-        _write_recipe(checkpoint.folder, folder)
-        _copy_calibration(checkpoint.folder, folder)
+        recipe = readable_record(recipe_file(checkpoint.folder))
+        if recipe is not None:
+            # `vaswani distill` reads the languages from the recipe. The written recipe has no private paths.
+            write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
+        # `min_confidence` of the translator needs the calibration.
+        _copy_file(CALIBRATION_FILE, checkpoint.folder, folder)
     return compared
+
+
+def _copy_file(name: str, source: Path, folder: Path) -> None:
+    if (source / name).is_file():
+        shutil.copyfile(source / name, folder / name)
 
 
 def _entry(name: str, quantization: str | None) -> ExportFormat:
@@ -190,20 +198,6 @@ def card_data(
     if not os.path.exists(model_name_or_path):
         data.base_model = str(model_name_or_path).partition("@")[0]
     return data
-
-
-def _write_recipe(checkpoint: Path, folder: Path) -> None:
-    """Copy the recipe without private paths, because `vaswani distill` reads the languages from the copy."""
-    recipe = readable_record(recipe_file(checkpoint))
-    if recipe is not None:
-        write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
-
-
-def _copy_calibration(checkpoint: Path, folder: Path) -> None:
-    """Copy the calibration, because `min_confidence` of the translator needs the calibration."""
-    calibration = checkpoint / CALIBRATION_FILE
-    if calibration.is_file():
-        shutil.copyfile(calibration, folder / CALIBRATION_FILE)
 
 
 def load_checkpoint(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> LoadedCheckpoint:

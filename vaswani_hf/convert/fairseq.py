@@ -26,6 +26,7 @@ from .import_formats import (
     ReadOptions,
     Requirements,
     generation_config,
+    languages_of_settings,
     refuse,
     require,
     require_all,
@@ -166,9 +167,8 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
     if "lm_head.weight" not in own:
         own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
     has_positions = not settings.get("no_token_positional_embeddings", False)
-    fields = weight_fields(own, _TITLE)
-    own = _with_positions(own, has_positions, fields["d_model"])
-    config = _config(settings, own, fields, has_positions)
+    own = _with_positions(own, has_positions)
+    config = _config(settings, own, has_positions)
     tokenizers, notes = _tokenizers(file.parent, settings, config, options)
     return Imported(
         config=config,
@@ -176,7 +176,7 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
         # 5 beams and 200 tokens are the defaults of the command fairseq-generate.
         generation_config=generation_config(config, num_beams=5, max_length=200),
         tokenizers=tokenizers,
-        facts=_languages(settings),
+        facts=languages_of_settings(settings),
         notes=notes,
     )
 
@@ -240,12 +240,9 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
 
 
 def _config(
-    settings: Mapping[str, Any],
-    state: Mapping[str, torch.Tensor],
-    fields: Mapping[str, int | bool],
-    has_positions: bool,
+    settings: Mapping[str, Any], state: dict[str, torch.Tensor], has_positions: bool
 ) -> VaswaniConfig:
-    """Return the config of the model. `fields` are the fields that `weight_fields` returned."""
+    """Return the config of the model. Add shared weights to `state` under all their names."""
     for name in ("encoder_attention_heads", "decoder_attention_heads"):
         if settings.get(name) is None:
             raise ValueError(
@@ -255,7 +252,7 @@ def _config(
         "pre" if settings.get(f"{stack}_normalize_before") else "post" for stack in ("encoder", "decoder")
     )
     return VaswaniConfig(
-        **fields,
+        **weight_fields(state, _TITLE),
         encoder_attention_heads=settings["encoder_attention_heads"],
         decoder_attention_heads=settings["decoder_attention_heads"],
         dropout=settings.get("dropout", 0.1),
@@ -275,9 +272,7 @@ def _config(
     )
 
 
-def _with_positions(
-    state: dict[str, torch.Tensor], has_positions: bool, d_model: int
-) -> dict[str, torch.Tensor]:
+def _with_positions(state: dict[str, torch.Tensor], has_positions: bool) -> dict[str, torch.Tensor]:
     """If the positions are sinusoids, reorder the features. If the positions are learned, remove the unused
     first rows of the position tables.
     """
@@ -293,13 +288,8 @@ def _with_positions(
             # The first token of a text has the position 2.
             state[name] = state[name][_PAD + 1 :]
     elif has_positions:
-        state = to_interleaved(state, d_model)
+        state = to_interleaved(state)
     return state
-
-
-def _languages(settings: Mapping[str, Any]) -> dict[str, str]:
-    keys = {"source_language": "source_lang", "target_language": "target_lang"}
-    return {key: settings[name] for key, name in keys.items() if settings.get(name)}
 
 
 def _tokenizers(

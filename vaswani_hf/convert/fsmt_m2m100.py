@@ -244,7 +244,7 @@ def _imported(
 
     return Imported(
         config=config,
-        state_dict=to_interleaved(state, config.d_model),
+        state_dict=to_interleaved(state),
         generation_config=model.generation_config,
         tokenizers=tokenizers,
         facts=facts,

@@ -222,6 +222,12 @@ def read_norm_position(settings: Mapping[str, Any], before: str, after: str, res
     )
 
 
+def languages_of_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the languages for `Imported.facts` from the settings `source_lang` and `target_lang`."""
+    keys = {"source_language": "source_lang", "target_language": "target_lang"}
+    return {key: settings[name] for key, name in keys.items() if settings.get(name)}
+
+
 def generation_config(config: VaswaniConfig, **search: Any) -> GenerationConfig:
     """Return a generation config with the special tokens of `config` and the given search options."""
     return GenerationConfig(

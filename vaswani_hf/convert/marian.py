@@ -40,7 +40,14 @@ from .export_formats import (
     needs_start_token,
     one_of,
 )
-from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
+from .import_formats import (
+    Imported,
+    ImportFormat,
+    ReadOptions,
+    has_model_type,
+    languages_of_settings,
+    refuse,
+)
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
 from .weights import POSITION_TABLES, WeightNames, same_names, to_halves, to_interleaved
@@ -170,7 +177,7 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     config = model.config
     # `named_parameters` lists tied weights only once. MarianMT ties the weights again after loading.
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
-    state = NAMES.to_theirs(to_halves(own, config.d_model))
+    state = NAMES.to_theirs(to_halves(own))
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
         shared = state.pop("model.shared.weight")
         # safetensors cannot save two weights that share memory.
@@ -248,7 +255,7 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
         _replace_sinusoids(marian, config)
     if not config.lm_head_bias:
         del state["final_logits_bias"]
-    own = to_interleaved(NAMES.to_ours(state, "MarianMT"), config.d_model)
+    own = to_interleaved(NAMES.to_ours(state, "MarianMT"))
 
     def logits(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return marian(**batch).logits
@@ -313,9 +320,7 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
             model_max_length=settings.get("model_max_length", 512),
         )
         tokenizers.append(tokenizer)
-    keys = {"source_language": "source_lang", "target_language": "target_lang"}
-    languages = {key: settings[name] for key, name in keys.items() if settings.get(name)}
-    return tokenizer_pair(tokenizers, vocabularies), languages
+    return tokenizer_pair(tokenizers, vocabularies), languages_of_settings(settings)
 
 
 def _text_of(token: Any) -> str:

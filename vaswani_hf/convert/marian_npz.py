@@ -278,7 +278,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
     is_learned = POSITION_TABLES[0] in own
     has_positions = not settings.get("transformer-disable-position-embeddings", False)
     if has_positions and not is_learned:
-        own = to_interleaved(own, own["model.encoder.embed_tokens.weight"].shape[1])
+        own = to_interleaved(own)
     is_shared, is_tied = _ties(settings)
     if is_shared:
         own["model.decoder.embed_tokens.weight"] = own["model.encoder.embed_tokens.weight"]

@@ -224,7 +224,7 @@ def _marian_model(
     is_tied = config.tie_word_embeddings
     kind = OLD_TYPE if is_marian_default(config) else NEW_TYPE
     if kind == OLD_TYPE:
-        state = to_halves(state, config.d_model)
+        state = to_halves(state)
     else:
         _add_position_tables(state, model, num_positions)
         _scale_residuals(state, config)

@@ -256,7 +256,7 @@ def with_sinusoids(
         return state, "paper"
     timescales, is_halves = matches.pop()
     if is_halves:
-        state = to_interleaved(state, next(iter(tables.values())).shape[-1])
+        state = to_interleaved(state)
     return state, timescales
 
 

@@ -154,7 +154,7 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
         for stack in (encoder, decoder)
     )
     positions = _POSITIONS[encoder["positional_embedding_type"]]
-    own = _with_positions(own, positions, encoder["model_size"])
+    own = _with_positions(own, positions)
     config = VaswaniConfig(
         **weight_fields(own, _TITLE, is_shared="src" in tying and "trg" in tying, is_tied="softmax" in tying),
         encoder_attention_heads=encoder["attention_heads"],
@@ -254,13 +254,13 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
     return sorted_state
 
 
-def _with_positions(state: dict[str, torch.Tensor], positions: str, d_model: int) -> dict[str, torch.Tensor]:
+def _with_positions(state: dict[str, torch.Tensor], positions: str) -> dict[str, torch.Tensor]:
     """With sinusoids, reorder the features. With learned positions, make the position tables of the encoder
     and the decoder equally long.
     """
     tables = [state.pop(name) for name in POSITION_TABLES if name in state]
     if positions == "sinusoidal":
-        return to_interleaved(state, d_model)
+        return to_interleaved(state)
     longest = max(len(table) for table in tables)
     for name, table in zip(POSITION_TABLES, tables, strict=True):
         # Sockeye uses the last position for all later tokens too.

@@ -188,7 +188,7 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
     )
     return Imported(
         config=config,
-        state_dict=to_interleaved(weights, config.d_model),
+        state_dict=to_interleaved(weights),
         # The defaults of t2t-decoder, the command of tensor2tensor.
         generation_config=generation_config(
             config,

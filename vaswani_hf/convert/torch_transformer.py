@@ -178,18 +178,9 @@ def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], 
     return stacks, others
 
 
-def _weight(
-    others: Mapping[str, torch.Tensor],
-    facts: TorchTransformerFacts,
-    key: str,
-    default: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return a weight, or `default` if the user gave no weight name. `key` names the field of `facts` that
-    contains the weight name.
-    """
+def _weight(others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts, key: str) -> torch.Tensor:
+    """Return the weight whose name is in the field `key` of `facts`."""
     name = getattr(facts, key)
-    if name is None and default is not None:
-        return default
     if name not in others:
         names = ", ".join(sorted(others)) or "no other weights; add the weight to the state dict"
         raise InvalidValueError(
@@ -204,12 +195,12 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the weight whose name is in the field `key` of `facts`. The returned matrix has no dimensions of
-    size 1.
+    """Return the weight whose name is in the field `key` of `facts`, or `default` if the user gave no name.
+    The matrix has no dimensions of size 1.
     """
-    weight = _weight(others, facts, key, default)
-    if weight is default:
-        return weight
+    if getattr(facts, key) is None and default is not None:
+        return default
+    weight = _weight(others, facts, key)
     if weight.squeeze().dim() != 2:
         raise InvalidValueError(
             f"`{key}` must name a matrix, but {getattr(facts, key)} has the shape {tuple(weight.shape)}."
@@ -276,7 +267,7 @@ def _with_positions(
             f"{timescales!r}."
         )
     if is_halves:
-        state = to_interleaved(state, source.shape[1])
+        state = to_interleaved(state)
     return state, {"position_timescales": found_timescales}
 
 

@@ -293,13 +293,32 @@ def add_biases(state: dict[str, torch.Tensor]) -> None:
             state.setdefault(f"{module}.bias", torch.zeros(len(weight)))
 
 
-def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
+def to_interleaved(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Reorder the features so that sines and cosines alternate, as in Section 3.5 of the paper. In `state`,
     all sines come before all cosines. The order of the D features does not matter if all weights use the same
     order.
     """
-    order = torch.arange(d_model).view(2, -1).T.flatten()
-    return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
+    return _reordered(state, (2, -1))
+
+
+def to_halves(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Reorder the features to all sines before all cosines: the inverse of `to_interleaved`."""
+    return _reordered(state, (-1, 2))
+
+
+def _reordered(state: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> dict[str, torch.Tensor]:
+    """Reorder the D features: write them into the rows of a matrix with the given shape, and read the columns
+    of the matrix.
+    """
+    reordered = {}
+    for name, tensor in state.items():
+        module, kind = name.split(".")[-2:]
+        axis = 1 if module in _READS_MODEL_FEATURES else 0
+        if axis == 0 or kind == "weight":
+            order = torch.arange(tensor.shape[axis], device=tensor.device).view(shape).T.flatten()
+            tensor = tensor.index_select(axis, order)
+        reordered[name] = tensor
+    return reordered
 
 
 # The tolerance is larger than the rounding error of libraries that compute the angles of the sinusoids in
@@ -322,17 +341,3 @@ def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
             if torch.allclose(table.float(), layout, rtol=0, atol=_TABLE_TOLERANCE):
                 return timescales, is_halves
     return None
-
-
-def to_halves(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
-    """Reorder the features to all sines before all cosines: the inverse of `to_interleaved`."""
-    order = torch.arange(d_model).view(-1, 2).T.flatten()
-    return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
-
-
-def _reordered(name: str, tensor: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    order = order.to(tensor.device)
-    module, kind = name.split(".")[-2:]
-    if module not in _READS_MODEL_FEATURES:
-        return tensor[order]
-    return tensor[:, order] if kind == "weight" else tensor
