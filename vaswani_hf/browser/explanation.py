@@ -15,7 +15,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import torch
@@ -199,10 +199,10 @@ class SearchRecord:
     stops_when_full: bool
     num_candidates: int
     end_ids: Sequence[int]
-    temperatures: Sequence[float]
-    nodes: Sequence[Node]
-    finished: Sequence[Finished]
-    texts: Mapping[str, str]
+    temperatures: Sequence[float] = TEMPERATURES
+    nodes: Sequence[Node] = ()
+    finished: Sequence[Finished] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,23 +81,16 @@ class TreeRecorder:
         self.sums.append(parent_sum + np.float32(node.log_prob))
         self.nodes.append(node)
 
-    def as_record(self, scorer: Scorer, tokenizer: Any, **settings: Any) -> SearchRecord:
-        """Return the record of the finished search. `settings` are the fields of `SearchRecord` from
-        `num_beams` to `end_ids`.
-        """
-        ends = self._finish(
-            settings["num_beams"], settings["num_candidates"], settings["end_ids"], settings["limit"]
-        )
-        finished = [Finished(index, self._score(index, scorer)) for index in ends]
+    def complete(self, record: SearchRecord, scorer: Scorer, tokenizer: Any) -> SearchRecord:
+        """Return the record of the finished search. `record` has the settings of the search, without a tree."""
+        finished = [Finished(index, self._score(index, scorer)) for index in self._finish(record)]
         finished.sort(key=lambda hypothesis: -hypothesis.score)
         token_ids = sorted({node.token for node in self.nodes})
         texts = {
             str(token_id): text
             for token_id, text in zip(token_ids, display_texts(token_ids, tokenizer), strict=True)
         }
-        return SearchRecord(
-            **settings, temperatures=TEMPERATURES, nodes=self.nodes, finished=finished, texts=texts
-        )
+        return replace(record, nodes=self.nodes, finished=finished, texts=texts)
 
     def _score(self, index: int, scorer: Scorer) -> float:
         node = self.nodes[index]
@@ -109,23 +103,23 @@ class TreeRecorder:
             )
         )
 
-    def _finish(self, num_beams: int, num_candidates: int, end_ids: Sequence[int], limit: int) -> list[int]:
+    def _finish(self, record: SearchRecord) -> list[int]:
         """Set `Node.state` and `Node.left` of all nodes. Return the index of the last node (token) of each
         finished hypothesis.
         """
         finished: list[int] = []
         last_step = max(node.step for node in self.nodes)
         for step in range(1, last_step + 1):
-            candidates = self._candidates(step)[:num_candidates]
-            ended = [i for i in candidates if self.nodes[i].token in end_ids or step == limit]
-            for index in candidates[:num_beams]:
+            candidates = self._candidates(step)[: record.num_candidates]
+            ended = [i for i in candidates if self.nodes[i].token in record.end_ids or step == record.limit]
+            for index in candidates[: record.num_beams]:
                 if index in ended:
                     self.nodes[index].state = "finished"
                     finished.append(index)
             if step == last_step:
                 # `record_step` finds the beams of a step only when the next step starts. After the last step,
                 # no step starts. Therefore set the state of the last step's beams here.
-                for index in [i for i in candidates if i not in ended][:num_beams]:
+                for index in [i for i in candidates if i not in ended][: record.num_beams]:
                     self.nodes[index].state = "beam"
         self._set_left(last_step)
         return finished
@@ -177,9 +171,7 @@ class CandidateRecorder:
         """Return the record of the finished search. The tokenizer converts the token ids to texts."""
         search: Any = self.search
         rule = search.stopping_rule
-        return self.tree.as_record(
-            search.scorer,
-            tokenizer,
+        record = SearchRecord(
             num_beams=search.num_beams,
             length_penalty=search.config.length_penalty,
             length_penalty_type=getattr(search.config, "length_penalty_type", None) or "power",
@@ -191,6 +183,7 @@ class CandidateRecorder:
             num_candidates=search.num_candidates,
             end_ids=[] if search.eos is None else search.eos.tolist(),
         )
+        return self.tree.complete(record, search.scorer, tokenizer)
 
 
 class ProcessorRecorder(LogitsProcessor):
@@ -229,9 +222,7 @@ class ProcessorRecorder(LogitsProcessor):
         early_stopping = self._setting("early_stopping")
         length_penalty = self._setting("length_penalty")
         config = GenerationConfig(length_penalty=1.0 if length_penalty is None else length_penalty)
-        return self.tree.as_record(
-            PenaltyScorer(config),
-            tokenizer,
+        record = SearchRecord(
             num_beams=self.num_beams,
             length_penalty=config.length_penalty,
             length_penalty_type="power",
@@ -243,3 +234,4 @@ class ProcessorRecorder(LogitsProcessor):
             num_candidates=self.num_candidates,
             end_ids=self.end_ids,
         )
+        return self.tree.complete(record, PenaltyScorer(config), tokenizer)
