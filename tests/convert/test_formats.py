@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from sentences import refused
 
 from vaswani_hf.cli import main
-from vaswani_hf.convert.comparison import sample_batch
+from vaswani_hf.convert.comparison import largest_difference_of_rows, log_probs_of, sample_batch, sample_ids
 from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import EXPORT_FORMATS, export
 from vaswani_hf.convert.export_formats import ExportFormat, Expressible, TranslatorEngine, one_of
@@ -21,6 +21,7 @@ from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
 from vaswani_hf.convert.onnx import ONNX
 from vaswani_hf.model.checks_vaswani import Rule, is_int
 from vaswani_hf.model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig
+from vaswani_hf.model.loss_vaswani import EXCLUDED_LOGIT
 
 
 def write_embeddings(model, tokenizers, folder, quantization):
@@ -144,6 +145,42 @@ def test_sample_inputs_use_existing_tokens_and_positions_only():
         is_padding = batch[f"{name}attention_mask"] == 0
         assert torch.equal(batch[f"{name}input_ids"] == 4, is_padding)
     assert batch["decoder_input_ids"][:, 0].tolist() == [0, 0, 0]
+
+
+def test_the_log_probabilities_of_rows_are_those_of_the_padded_batch():
+    model = tiny_model(pad_token_id=4).eval()
+    source_ids, target_ids = sample_ids(model.config)
+    batch = sample_batch(model.config)
+    with torch.no_grad():
+        log_probs = model(**batch).logits.log_softmax(-1)
+    rows = log_probs_of(model, source_ids, target_ids, start_token_id=0)
+    expected = [row[range(len(ids)), ids].tolist() for row, ids in zip(log_probs, target_ids, strict=True)]
+    assert [len(row) for row in rows] == [10, 5, 1]
+    assert largest_difference_of_rows(rows, expected) < 1e-5
+    assert largest_difference_of_rows(rows, log_probs_of(model, source_ids, target_ids, 1)) > 1e-3
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("log_probs", "expected", "difference"),
+    [
+        ([[-1.0, -2.0], [-3.0]], [[-1.0, -2.0], [-3.5]], 0.5),
+        ([[-1.0, -50.0]], [[-1.0, EXCLUDED_LOGIT]], 0.0),
+        ([[NAN, -2.0]], [[-1.0, -1.0]], NAN),
+        ([[-1.0, -2.0]], [[NAN, -1.0]], NAN),
+        ([], [], 0.0),
+    ],
+    ids=["rows of different lengths", "a probability of 0", "not a number", "expected no number", "no rows"],
+)
+def test_the_largest_difference_of_rows(log_probs, expected, difference):
+    assert largest_difference_of_rows(log_probs, expected) == pytest.approx(difference, nan_ok=True)
+
+
+def test_an_engine_must_score_each_token():
+    with refused("The engine returned 1 log-probabilities for 2 tokens."):
+        largest_difference_of_rows([[-1.0]], [[-1.0, -2.0]])
 
 
 def test_a_full_disk_names_the_output(folder, tmp_path, monkeypatch, capsys):
