@@ -40,13 +40,12 @@ from .opennmt import (
     with_sinusoids,
 )
 from .sentencepiece_models import NAME_THE_MODELS
-from .weights import WeightNames, add_biases, position_fields, stack_names, weight_fields
+from .weights import STACKS, WeightNames, add_biases, position_fields, stack_names, weight_fields
 from .word_tokenizers import SpecialTokens
 
 _TITLE = "Eole"
 _VOCABULARY_FILE = "vocab.json"
 _WEIGHT_FILES = "model.*.safetensors"
-_STACKS = ("encoder", "decoder")
 _SINUSOIDS = ("SinusoidalInterleaved", "SinusoidalConcat")
 # Maps the name of each activation in Eole to its name in transformers.
 _ACTIVATIONS = {
@@ -142,7 +141,7 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     model = settings["model"]
     vocabulary = read_json_object(path, _VOCABULARY_FILE, path)
     _refuse_others(model)
-    encoder, decoder = (_stack_settings(model, stack) for stack in _STACKS)
+    encoder, decoder = (_stack_settings(model, stack) for stack in STACKS)
     embeddings = {**model, **(model.get("embeddings") or {})}
     positions = embeddings.get("position_encoding_type", "SinusoidalInterleaved")
     state = _state(path)
@@ -219,8 +218,8 @@ def _stack_settings(model: Mapping[str, Any], stack: str) -> dict[str, Any]:
 def _refuse_others(model: Mapping[str, Any]) -> None:
     require_all(model, _REQUIRED_OF_MODEL)
     require_all({**model, **(model.get("embeddings") or {})}, _REQUIRED_OF_EMBEDDINGS)
-    stacks = [_stack_settings(model, stack) for stack in _STACKS]
-    for stack, settings in zip(_STACKS, stacks, strict=True):
+    stacks = [_stack_settings(model, stack) for stack in STACKS]
+    for stack, settings in zip(STACKS, stacks, strict=True):
         default = "transformer" if model.get("architecture") == "transformer" else "rnn"
         kind = settings.get(f"{stack}_type", default)
         require(f"{stack}_type", kind, "transformer", "only Transformer models can be imported")

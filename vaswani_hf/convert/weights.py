@@ -74,13 +74,13 @@ class WeightNames:
     def to_theirs(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the weights with the names of the format, without weights that the format does not have."""
         theirs = {}
-        numbers = {_without_number(name)[0] for name in state}
+        num_layers = max(_num_layers(state, stack) for stack in STACKS)
         for name, target in self.names.items():
             targets = (target,) if isinstance(target, str) else target
-            for number in sorted(numbers, key=lambda text: int(text or -1)) if "{}" in name else [""]:
-                parts = [own.format(number) for own in targets]
-                if all(part in state for part in parts):
-                    tensors = [state[part] for part in parts]
+            for number in range(num_layers if "{}" in name else 1):
+                own_names = [own.format(number) for own in targets]
+                if all(own in state for own in own_names):
+                    tensors = [state[own] for own in own_names]
                     theirs[name.format(number)] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
         return theirs
 
