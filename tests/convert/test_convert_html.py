@@ -18,7 +18,6 @@ import vaswani_hf
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
 from vaswani_hf.browser.explain import explain
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.cli import main
 from vaswani_hf.convert.certify import certify
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
@@ -88,8 +87,23 @@ def texts():
     return [*random_sentences(12, random.Random(1))[0], "two", ""]
 
 
-def same_translations(found, expected):
+def compare_with_python(checkpoint, exported, texts, **options):
     """Compare the translations of the page with the translations of Python."""
+    of_python = dict(options)
+    prefix = of_python.pop("target_prefix", None)
+    phrases = of_python.pop("must_contain", None)
+    expected = Translator.from_pretrained(checkpoint, dtype="float32").translate(
+        texts,
+        return_alignments=True,
+        target_prefixes=[prefix] * len(texts) if prefix else None,
+        must_contain=[phrases] * len(texts) if phrases else None,
+        **of_python,
+    )
+    found = HtmlEngine(exported).translations(texts, **options)
+    same_translations(found, list(expected))
+
+
+def same_translations(found, expected):
     assert len(found) == len(expected)
     for of_text, translation in zip(found, expected, strict=True):
         own = [translation, *(translation.alternatives or [])]
@@ -110,25 +124,15 @@ def same_translations(found, expected):
 
 @needs_node
 @pytest.mark.parametrize("quantization", ["int8", "float32"])
-def test_the_command_prints_the_difference_to_the_stored_weights(checkpoint, tmp_path, capsys, quantization):
-    words = [
-        "export",
-        str(checkpoint),
-        str(tmp_path / "out"),
-        "--format",
-        "html",
-        "--quantization",
-        quantization,
-    ]
-    assert main([*words, "--source_language", "en", "--target_language", "de"]) == 0
-    found = re.fullmatch(
-        "Largest difference between the log-probabilities of the page and of the checkpoint on sample inputs: "
-        r"(\S+)\.\n",
-        capsys.readouterr().out,
-    )
-    assert float(found[1]) < 1e-4
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {PAGE_FILE, MODULE_FILE, "README.md"}
-    page = (tmp_path / "out" / PAGE_FILE).read_text()
+def test_the_command_prints_the_difference_to_the_stored_weights(checkpoint, tmp_path, vaswani, quantization):
+    output = tmp_path / "out"
+    options = ["--format", "html", "--quantization", quantization]
+    options += ["--source_language", "en", "--target_language", "de"]
+    code, printed, _ = vaswani("export", checkpoint, output, *options)
+    line = "Largest difference between the log-probabilities of the page and of the checkpoint on sample inputs: "
+    assert code == 0 and float(re.fullmatch(rf"{line}(\S+)\.\n", printed)[1]) < 1e-4
+    assert {path.name for path in output.iterdir()} == {PAGE_FILE, MODULE_FILE, "README.md"}
+    page = (output / PAGE_FILE).read_text()
     assert "<title>out</title>" in page and "From English to German." in page
     assert "{{" not in page.partition('<script type="application/json"')[0]
 
@@ -186,17 +190,7 @@ def test_without_node_the_page_is_written_and_the_command_says_so(checkpoint, tm
     ids=lambda options: " ".join(options),
 )
 def test_translations_equal_those_of_python(checkpoint, exported, texts, options):
-    expected = dict(options)
-    prefix = expected.pop("target_prefix", None)
-    phrases = expected.pop("must_contain", None)
-    translations = Translator.from_pretrained(checkpoint, dtype="float32").translate(
-        texts,
-        return_alignments=True,
-        target_prefixes=[prefix] * len(texts) if prefix else None,
-        must_contain=[phrases] * len(texts) if phrases else None,
-        **expected,
-    )
-    same_translations(HtmlEngine(exported).translations(texts, **options), list(translations))
+    compare_with_python(checkpoint, exported, texts, **options)
 
 
 BAD_NUMBERS = {
@@ -309,12 +303,8 @@ def test_each_supported_field_of_the_config_is_computed(tmp_path, fields):
     assert export(tmp_path / "checkpoint", tmp_path / "out", "html", "float32").startswith(
         "Largest difference"
     )
-    texts = ["one two", "five"]
-    translator = Translator.from_pretrained(tmp_path / "checkpoint", dtype="float32")
-    expected = list(translator.translate(texts, num_beams=3, max_new_tokens=12, return_alignments=True))
-    same_translations(
-        HtmlEngine(tmp_path / "out").translations(texts, num_beams=3, max_new_tokens=12), expected
-    )
+    options = {"num_beams": 3, "max_new_tokens": 12}
+    compare_with_python(tmp_path / "checkpoint", tmp_path / "out", ["one two", "five"], **options)
 
 
 @needs_node
@@ -352,11 +342,7 @@ def test_two_vocabularies_and_texts_that_are_too_long(tmp_path):
     save_checkpoint(tmp_path / "two", model, source, target)
     export(tmp_path / "two", tmp_path / "out", "html", "float32")
     texts = ["one two three four five one two three", "fourfivefourfivefourfive one"]
-    translator = Translator.from_pretrained(tmp_path / "two", dtype="float32")
-    expected = list(translator.translate(texts, num_beams=2, max_new_tokens=5, return_alignments=True))
-    same_translations(
-        HtmlEngine(tmp_path / "out").translations(texts, num_beams=2, max_new_tokens=5), expected
-    )
+    compare_with_python(tmp_path / "two", tmp_path / "out", texts, num_beams=2, max_new_tokens=5)
 
 
 @needs_node
@@ -392,12 +378,7 @@ def test_long_texts_are_translated_sentence_by_sentence(make_checkpoint, tag):
     ]
     options = {"split_sentences": True, "num_return_sequences": 2, "max_new_tokens": 8}
     phrases = ["fünf zwei", "Five"]
-    translator = Translator.from_pretrained(folder, dtype="float32")
-    expected = translator.translate(
-        texts, must_contain=[phrases] * len(texts), return_alignments=True, **options
-    )
-    found = HtmlEngine(folder.parent / "out").translations(texts, must_contain=phrases, **options)
-    same_translations(found, list(expected))
+    compare_with_python(folder, folder.parent / "out", texts, must_contain=phrases, **options)
 
 
 @needs_node
@@ -408,14 +389,7 @@ def test_symbols_are_copied_as_in_python(symbol_checkpoint, tag, constraints, sp
     texts = ["😀", " !! ", "one two. 😀 !! five", "?! One two. 😀 !! Five", "One！😀！Two。*"]
     texts = [tag + text for text in texts]
     options = {"split_sentences": split_sentences, "max_new_tokens": 8}
-    of_texts = {
-        "target_prefixes": [constraints.get("target_prefix", "")] * len(texts),
-        "must_contain": [constraints.get("must_contain", [])] * len(texts),
-    }
-    translator = Translator.from_pretrained(symbol_checkpoint, dtype="float32")
-    expected = list(translator.translate(texts, return_alignments=True, **of_texts, **options))
-    found = HtmlEngine(symbol_checkpoint.parent / "out").translations(texts, **constraints, **options)
-    same_translations(found, expected)
+    compare_with_python(symbol_checkpoint, symbol_checkpoint.parent / "out", texts, **constraints, **options)
 
 
 @needs_node
@@ -476,6 +450,30 @@ def test_certify_has_a_row_for_each_quantization(checkpoint):
     assert rows[1].largest_difference < 1e-4 < rows[2].largest_difference
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("attention_window", 3, "the format does not support attention"),
+        ("attention_score", "additive", "the format supports only dot products"),
+        ("activation_function", "relu2", 'the page supports only "relu", '),
+    ],
+)
+def test_configs_that_the_page_cannot_express_are_refused(tiny_checkpoint, tmp_path, name, value, reason):
+    message = f"`{name}` is {value!r}, which HTML cannot express: {reason}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        export(tiny_checkpoint(**{name: value}), tmp_path / "out", "html")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_settings_that_the_page_cannot_express_are_refused(tiny_checkpoint, tmp_path):
+    folder = tiny_checkpoint()
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"min_new_tokens": 3}))
+    message = "`min_new_tokens` of the generation config is 3, which HTML cannot express: the search of the"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        export(folder, tmp_path / "out", "html")
+
+
 def without_byte(file):
     file["model"]["merges"] = []
     del file["model"]["vocab"]["ý"]
@@ -491,49 +489,12 @@ def with_metaspace(file):
 
 
 @pytest.mark.parametrize(
-    ("fields", "settings", "message"),
-    [
-        (
-            {"attention_window": 3},
-            {},
-            "`attention_window` is 3, which HTML cannot express: the format does not support attention",
-        ),
-        (
-            {"attention_score": "additive"},
-            {},
-            "`attention_score` is 'additive', which HTML cannot express: the format supports only dot products",
-        ),
-        (
-            {"activation_function": "relu2"},
-            {},
-            "`activation_function` is 'relu2', which HTML cannot express: the page supports only \"relu\", ",
-        ),
-        (
-            {},
-            {"min_new_tokens": 3},
-            "`min_new_tokens` of the generation config is 3, which HTML cannot express: the search of the format",
-        ),
-    ],
-)
-def test_configs_that_the_page_cannot_express_are_refused(tmp_path, fields, settings, message):
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(vocab_size=len(tokenizer), **fields)
-    model.generation_config.update(**settings)
-    save_checkpoint(tmp_path / "checkpoint", model, tokenizer)
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        export(tmp_path / "checkpoint", tmp_path / "out", "html")
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-@pytest.mark.parametrize(
     ("change", "part"),
     [(without_byte, "model.vocab"), (with_metaspace, "pre_tokenizer")],
     ids=["byte", "metaspace"],
 )
-def test_tokenizers_that_the_page_cannot_express_are_refused(tmp_path, change, part):
-    tokenizer = tiny_tokenizer()
-    save_checkpoint(tmp_path / "checkpoint", tiny_model(vocab_size=len(tokenizer)), tokenizer)
-    path = tmp_path / "checkpoint" / "tokenizer.json"
+def test_tokenizers_that_the_page_cannot_express_are_refused(tiny_checkpoint, tmp_path, change, part):
+    path = tiny_checkpoint() / "tokenizer.json"
     file = json.loads(path.read_text())
     change(file)
     path.write_text(json.dumps(file))

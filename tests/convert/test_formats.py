@@ -10,7 +10,6 @@ from factories import tiny_config, tiny_model
 from safetensors.torch import load_file
 from sentences import refused
 
-from vaswani_hf.cli import main
 from vaswani_hf.convert.comparison import largest_difference_of_rows, log_probs_of, sample_batch, sample_ids
 from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import EXPORT_FORMATS, export
@@ -58,23 +57,13 @@ def folder(tmp_path, monkeypatch):
     return save
 
 
-def test_a_new_format_is_one_entry(folder, tmp_path, capsys):
-    words = [
-        "export",
-        str(folder()),
-        str(tmp_path / "out"),
-        "--format",
-        "embeddings",
-        "--quantization",
-        "float16",
-    ]
-    assert main(words) == 0
-    assert capsys.readouterr().out == "16 features, tokenizers: False\n"
-    saved = load_file(tmp_path / "checkpoint" / "model.safetensors")
+def test_a_new_format_is_one_entry(folder, tmp_path, vaswani):
+    options = ["--format", "embeddings", "--quantization", "float16"]
+    found = vaswani("export", folder(), tmp_path / "out", *options)
+    assert found == (0, "16 features, tokenizers: False\n", "")
+    saved = load_file(tmp_path / "checkpoint" / "model.safetensors")["model.shared.weight"]
     written = torch.load(tmp_path / "out" / "embeddings.pt", weights_only=True)
-    assert any(
-        torch.equal(weight.half(), written) for weight in saved.values() if weight.shape == written.shape
-    )
+    assert torch.equal(saved.half(), written)
 
 
 FORMAT = (
@@ -183,13 +172,11 @@ def test_an_engine_must_score_each_token():
         largest_difference_of_rows([[-1.0]], [[-1.0, -2.0]])
 
 
-def test_a_full_disk_names_the_output(folder, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_names_the_output(folder, tmp_path, monkeypatch, vaswani):
     def write(model, tokenizers, folder, quantization):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setitem(EXPORT_FORMATS, "embeddings", replace(EMBEDDINGS, export=write))
-    assert main(["export", str(folder()), str(tmp_path / "out"), "--format", "embeddings"]) == 1
-    assert (
-        f"vaswani: '{tmp_path}/out' could not be written: No space left on device" in capsys.readouterr().err
-    )
+    code, _, error = vaswani("export", folder(), tmp_path / "out", "--format", "embeddings")
+    assert code == 1 and error.startswith(f"'{tmp_path}/out' could not be written: No space left on device")
     assert not list(tmp_path.glob(".out*"))

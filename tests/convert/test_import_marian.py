@@ -14,7 +14,6 @@ from transformers import MarianMTModel, MarianTokenizer, pipeline
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint, load_recipe, train
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.onnx_engine import OnnxEngine
 from vaswani_hf.publish.push import stage_repository
@@ -137,12 +136,11 @@ def test_tokenizers_give_the_ids_and_the_texts_of_marian(opus, tmp_path, separat
     assert source.convert_tokens_to_ids(">>deu<<") == slow.encoder[">>deu<<"]
 
 
-def test_the_timescales_of_marian_change_the_positions(opus, tmp_path):
-    words = [str(opus / "marian"), str(tmp_path / "ours"), "--timescales", "tensor2tensor"]
-    assert main(["import", *words]) == 0
-    assert (
-        json.loads((tmp_path / "ours" / "config.json").read_text())["position_timescales"] == "tensor2tensor"
-    )
+def test_the_timescales_of_marian_change_the_positions(opus, tmp_path, vaswani):
+    words = [opus / "marian", tmp_path / "ours", "--timescales", "tensor2tensor"]
+    assert vaswani("import", *words)[0] == 0
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert config["position_timescales"] == "tensor2tensor"
 
 
 @pytest.fixture(scope="module")
@@ -155,12 +153,12 @@ def number_files(opus):
 
 
 @pytest.mark.slow
-def test_all_exports_of_an_imported_model_translate_equally(opus, number_files):
+def test_all_exports_of_an_imported_model_translate_equally(opus, number_files, vaswani):
     pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
     source, reference = number_files
     words = ["--source", source, "--reference", reference, "--formats", "marian", "ctranslate2"]
     output = opus / "certificate"
-    assert main(["certify", str(opus / "ours"), *words, "--output", str(output)]) == 0
+    assert vaswani("certify", opus / "ours", *words, "--output", output)[0] == 0
     # The rows of this package itself have one search each: the search of MarianMT, and the search of CTranslate2.
     first, second, *rows = json.loads((output / "certificate.json").read_text())["rows"]
     assert first["bleu"] > 95 and second["bleu"] > 95
@@ -194,23 +192,23 @@ def test_fine_tuning_keeps_the_start_from_zeros(opus, number_files, tmp_path):
     assert list(translator.translate([pair["source"]])) == [pair["target"]]
 
 
-def test_commands_add_the_tag_of_the_target_language(opus, number_files, tmp_path, capsys):
+def test_commands_add_the_tag_of_the_target_language(opus, number_files, tmp_path, vaswani):
     source, reference = number_files
     tagged = tmp_path / "tagged.en"
     lines = Path(source).read_text().splitlines()
     tagged.write_text("".join(f">>nld<< {line}\n" for line in lines))
     results = []
     for path, languages in ((tagged, []), (source, ["--tgt_lang", "nld"])):
-        words = [str(opus / "ours"), "--source", str(path), *languages]
-        assert main(["evaluate", *words, "--reference", reference, "--json"]) == 0
-        scores = json.loads(capsys.readouterr().out)
-        assert main(["score", *words, "--target", reference]) == 0
-        results.append((scores["loss"], scores["chrf"], capsys.readouterr().out))
+        words = [opus / "ours", "--source", path, *languages]
+        scores = json.loads(vaswani("evaluate", *words, "--reference", reference, "--json")[1])
+        scored = vaswani("score", *words, "--target", reference)
+        assert scored[0] == 0
+        results.append((scores["loss"], scores["chrf"], scored))
     assert results[0] == results[1]
-    recipe = fine_tuning(opus, number_files, tmp_path)
-    words = ["distill", str(recipe), "--teacher", str(opus / "ours"), "--tgt_lang", "nld"]
-    assert main([*words, "--output", str(tmp_path / "distilled.jsonl")]) == 0
-    rows = [json.loads(line) for line in (tmp_path / "distilled.jsonl").read_text().splitlines()]
+    recipe, output = fine_tuning(opus, number_files, tmp_path), tmp_path / "distilled.jsonl"
+    words = ["--teacher", opus / "ours", "--tgt_lang", "nld", "--output", output]
+    assert vaswani("distill", recipe, *words)[0] == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert rows[0]["distillation"]["tgt_lang"] == "nld"
     translate = Translator.from_pretrained(opus / "ours").translate
     expected = list(translate(f">>nld<< {line}" for line in lines))
@@ -251,31 +249,25 @@ def test_the_option_tgt_lang_adds_the_tag(opus):
         translate("one two", tgt_lang="fra")
 
 
-def test_folders_of_other_formats_are_refused(tmp_path, capsys):
-    (tmp_path / "config.json").write_text('{"add_source_eos": false}')
-    assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "marian_mt"]) == 1
-    assert (
-        "is a CTranslate2 folder, and CTranslate2 models can be exported but not imported"
-        in capsys.readouterr().err
-    )
-    (tmp_path / "config.json").write_text('{"model_type": "vaswani"}')
-    assert main(["import", str(tmp_path), str(tmp_path / "ours")]) == 1
-    assert (
-        "is already a checkpoint of this package; use the checkpoint without an import"
-        in capsys.readouterr().err
-    )
-    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    assert main(["import", str(tmp_path), str(tmp_path / "ours")]) == 1
-    assert "is not recognised as a checkpoint of a format that can be imported" in capsys.readouterr().err
-    assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "t5"]) == 2
-    assert 'vaswani: `format` must be "marian_mt"' in capsys.readouterr().err
+def test_folders_of_other_formats_are_refused(tmp_path, vaswani):
+    for config, options, code, message in (
+        ('{"add_source_eos": false}', ["--from", "marian_mt"], 1, "can be exported but not imported"),
+        ('{"model_type": "vaswani"}', [], 1, "is already a checkpoint of this package; use the checkpoint"),
+        ('{"model_type": "t5"}', [], 1, "is not recognised as a checkpoint of a format that can be imported"),
+        ('{"model_type": "t5"}', ["--from", "t5"], 2, '`format` must be "marian_mt"'),
+    ):
+        (tmp_path / "config.json").write_text(config)
+        found, _, error = vaswani("import", tmp_path, tmp_path / "ours", *options)
+        assert found == code and message in error, config
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
-def test_the_oldest_models_are_refused(opus, tmp_path, capsys):
+def test_the_oldest_models_are_refused(tmp_path, vaswani):
     random_marian(SHAPES["shared"]).save_pretrained(tmp_path / "marian")
     (tmp_path / "marian" / "source.bpe").touch()
-    assert main(["import", str(tmp_path / "marian"), str(tmp_path / "ours")]) == 1
-    message = "vaswani: The original has `tokenizer` 'source.bpe', and cannot be imported, because tokenizers with Moses"
-    assert capsys.readouterr().err.startswith(message)
-    assert not list(Path(tmp_path).glob("*ours*"))
+    code, _, error = vaswani("import", tmp_path / "marian", tmp_path / "ours")
+    message = (
+        "The original has `tokenizer` 'source.bpe', and cannot be imported, because tokenizers with Moses"
+    )
+    assert code == 1 and error.startswith(message)
+    assert not list(tmp_path.glob("*ours*"))

@@ -23,7 +23,6 @@ from parity import record_parity
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.cli import main
 from vaswani_hf.convert.marian_npz import OPTIONS_ENTRY, read_npz
 
 sentencepiece = pytest.importorskip(
@@ -80,24 +79,21 @@ def test_the_translations_are_those_of_marian(tmp_path, name, equal):
     assert sum(found) >= equal
 
 
-def test_a_folder_with_decoder_yml_needs_no_options(tmp_path, capsys):
+def test_a_folder_with_decoder_yml_needs_no_options(tmp_path, vaswani):
     folder = tmp_path / "marian"
     folder.mkdir()
     for file in ("post.npz", "post.npz.decoder.yml", "joint.spm"):
         shutil.copy(RECORDED / file, folder)
     # Add a file with the state of the optimizer, which does not contain the options of the model.
     numpy.savez(folder / "post.npz.optimizer.npz", adam_mt=numpy.zeros(3))
-    assert main(["import", str(folder), str(tmp_path / "ours")]) == 0
+    assert vaswani("import", folder, tmp_path / "ours")[0] == 0
     settings = json.loads((tmp_path / "ours" / "generation_config.json").read_text())
     assert (settings["num_beams"], settings["length_penalty"], settings["max_length_a"]) == (4, 0.6, 3.0)
     assert settings["suppress_tokens"] == [1]
-    capsys.readouterr()
-    text = SCORES["sources"][0]
-    assert main(["translate", str(tmp_path / "ours"), "--text", text]) == 0
-    assert capsys.readouterr().out == SCORES["post"]["translations"][0] + "\n"
-    assert "imported from `marian`, a checkpoint of Marian (C++)" in (
-        tmp_path / "ours" / "README.md"
-    ).read_text().replace("\n", " ")
+    found = vaswani("translate", tmp_path / "ours", "--text", SCORES["sources"][0])
+    assert found == (0, SCORES["post"]["translations"][0] + "\n", "")
+    card = (tmp_path / "ours" / "README.md").read_text().replace("\n", " ")
+    assert "imported from `marian`, a checkpoint of Marian (C++)" in card
 
 
 def test_sentencepiece_vocabularies_keep_their_ids_and_texts(tmp_path):
@@ -209,31 +205,27 @@ REFUSED = [
     ("lemma-dim-emb", 8, "this package does not support factors of tokens"),
     ("input-types", ["sequence", "alignment"], "the model must have one source text and one target text"),
     ("right-left", True, "the decoder must write from left to right"),
+    ("transformer-postprocess", "dhn", "`transformer-preprocess` is ''"),
 ]
 
 
 @pytest.mark.parametrize("field, value, reason", REFUSED, ids=[f"{row[0]}={row[1]}" for row in REFUSED])
-def test_models_that_cannot_be_expressed_are_refused(tmp_path, capsys, field, value, reason):
-    changed("post", tmp_path / "model.npz", {field: value})
-    words = [str(tmp_path / "model.npz"), str(tmp_path / "ours")]
-    assert main(["import", *words, "--vocabularies", str(RECORDED / "joint.spm")]) == 1
-    message = f"vaswani: The original has `{field}` {value!r}, and cannot be imported, because {reason}"
-    assert capsys.readouterr().err.startswith(message)
+def test_models_that_cannot_be_expressed_are_refused(tmp_path, vaswani, field, value, reason):
+    model = tmp_path / "model.npz"
+    changed("post", model, {field: value})
+    code, _, error = vaswani("import", model, tmp_path / "ours", "--vocabularies", RECORDED / "joint.spm")
+    message = f"The original has `{field}` {value!r}, and cannot be imported, because {reason}"
+    assert code == 1 and error.startswith(message)
     assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
 
 
-def test_other_orders_of_the_sublayer_are_refused(tmp_path, capsys):
-    changed("post", tmp_path / "model.npz", {"transformer-postprocess": "dhn"})
-    words = [str(tmp_path / "model.npz"), str(tmp_path / "ours")]
-    assert main(["import", *words, "--vocabularies", str(RECORDED / "joint.spm")]) == 1
-    assert (
-        "`transformer-postprocess` 'dhn', and cannot be imported, because `transformer-preprocess` is ''"
-        in capsys.readouterr().err
-    )
+def test_damaged_and_missing_files_give_one_sentence(tmp_path, vaswani):
+    def error_of(model, *options):
+        code, _, error = vaswani("import", model, tmp_path / "ours", *options)
+        assert code == 1
+        return error
 
-
-def test_damaged_and_missing_files_give_one_sentence(tmp_path, capsys):
-    vocabulary = ["--vocabularies", str(RECORDED / "joint.spm")]
+    options = ["--from", "marian_npz", "--vocabularies", RECORDED / "joint.spm"]
     whole = (RECORDED / "post.npz").read_bytes()
     weights, _ = read_npz(RECORDED / "post.npz")
     pickled = io.BytesIO()
@@ -256,28 +248,20 @@ def test_damaged_and_missing_files_give_one_sentence(tmp_path, capsys):
         file = tmp_path / f"{name}.npz"
         if content is not None:
             file.write_bytes(content)
-        words = ["import", str(file), str(tmp_path / "ours"), "--from", "marian_npz", *vocabulary]
-        assert main(words) == 1, name
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1, (name, error)
+        assert message in error_of(file, *options), name
         file.unlink()
     (tmp_path / "model.bin").write_bytes(b"\1\0\0\0")
-    words = ["import", str(tmp_path / "model.bin"), str(tmp_path / "ours"), "--from", "marian_npz"]
-    assert main(words) == 1
-    assert "The original has `model` 'model.bin'" in capsys.readouterr().err
-    words = ["import", str(RECORDED / "pre.npz"), str(tmp_path / "ours")]
-    assert main(words) == 1
-    assert "needs one or two vocabularies, but none are named" in capsys.readouterr().err
-    assert main([*words, "--vocabularies", str(tmp_path / "no.yml")]) == 1
-    assert "must exist, but does not" in capsys.readouterr().err
+    assert "The original has `model` 'model.bin'" in error_of(tmp_path / "model.bin", *options[:2])
+    pre = RECORDED / "pre.npz"
+    assert "needs one or two vocabularies, but none are named" in error_of(pre)
+    assert "must exist, but does not" in error_of(pre, "--vocabularies", tmp_path / "no.yml")
     (tmp_path / "bad.yml").write_text("one: two\n")
-    assert main([*words, "--vocabularies", str(tmp_path / "bad.yml")]) == 1
-    assert "must map each token to an id" in capsys.readouterr().err
+    assert "must map each token to an id" in error_of(pre, "--vocabularies", tmp_path / "bad.yml")
     assert not (tmp_path / "ours").exists() and not list(tmp_path.glob("*unfinished*"))
 
 
-def test_a_file_without_the_options_is_no_model_of_marian(tmp_path, capsys):
+def test_a_file_without_the_options_is_no_model_of_marian(tmp_path, vaswani):
     with zipfile.ZipFile(tmp_path / "weights.npz", "w") as archive:
         archive.writestr("weights", b"")
-    assert main(["import", str(tmp_path / "weights.npz"), str(tmp_path / "ours")]) == 1
-    assert "is not recognised as a checkpoint of a format that can be imported" in capsys.readouterr().err
+    code, _, error = vaswani("import", tmp_path / "weights.npz", tmp_path / "ours")
+    assert code == 1 and "is not recognised as a checkpoint of a format that can be imported" in error

@@ -174,80 +174,54 @@ def test_columns_named_by_the_languages(tmp_path, name, content, pairs):
 
 
 DEEP = b"[" * 100_000
-BAD_FILES = [
-    (
-        "a.jsonl",
-        b'{"source": "a", "target": "b"}\n{"sour',
-        "Line 2 of {} must be a JSON object, but is damaged or cut off at character 2 (Unterminated string starting at).",
-    ),
-    ("a.jsonl", b'"text"\n', "Line 1 of {} must be a JSON object, but begins with '\"text\"'."),
-    (
-        "a.json",
-        b'\n[\n {"source": "a"},',
-        "{} must be a JSON array, but is damaged or cut off at line 3, column 18 (Expecting value).",
-    ),
-    (
-        "a.json",
-        b'{"source": "a", "target": "b"}\n[1]',
-        "Line 2 of {} must be a JSON object, but begins with '[1]'.",
-    ),
-    (
-        "a.jsonl",
-        b'{"source": ' + b"7" * 5_000 + b"}",
-        "Line 1 of {} must have no number of more than 4,300 digits, but has one.",
-    ),
-    ("a.jsonl", b"\xff\n", "{} must be UTF-8 text, but line 1 is not."),
-    ("a.parquet", b"PAR0", "{} must be a readable Parquet file, but reading failed: "),
-    (
-        "a.json",
-        b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]',
-        "{}, row 2: The column `source` must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write.",
-    ),
-    (
-        "a.jsonl",
-        b'{"translation": {"source": "a", "target": "\\udc00"}}',
-        "{}, row 1: The column `target` must hold text, but holds '\\udc00', half a character, which UTF-8 cannot write.",
-    ),
-    (
-        "a.jsonl",
-        b'{"source": "a", "target": "b"}\n{"source": ' + DEEP,
-        "Line 2 of {} must be a JSON object, but is nested too deeply.",
-    ),
-    (
-        "a.csv",
-        b'translation\n"' + DEEP + b'"\n',
-        "{}, row 1: The column `translation` must be a JSON object, but is nested too deeply.",
-    ),
-    ("a.json", b'["text"]', "{}, row 1: A pair must be a JSON object, but is 'text'."),
-    (
-        "a.csv",
-        b"translation\nxy\n",
-        "{}, row 1: The column `translation` must be a JSON object, but begins with 'xy'.",
-    ),
-    (
-        "a.jsonl",
-        b'{"translation": ["a", "b"]}\n',
-        "{}, row 1: The column `translation` must map languages to sentences, but holds ['a', 'b'].",
-    ),
-    (
-        "a.jsonl",
-        b'{"source": "a", "fr": "b"}\n',
-        "{}, row 1: `target_language` must be one of the languages or columns source, fr, but is target.",
-    ),
-    (
-        "a.jsonl",
-        b'{"translation": {"de": "a", "target": "b"}}\n',
-        "{}, row 1: `source_language` must be one of the languages or columns de, target, but is source.",
-    ),
-    (
-        "a.jsonl",
-        b'{"source": 3, "target": "b"}\n',
-        "{}, row 1: The column `source` must hold text, but holds 3.",
-    ),
-]
+DEEP_LINE = b'{"source": "a", "target": "b"}\n{"source": ' + DEEP
+DEEP_FIELD = b'translation\n"' + DEEP + b'"\n'
+LONG_NUMBER = b'{"source": ' + b"7" * 5_000 + b"}"
+# For each file name, contents and the begin of the message.
+BAD_FILES = {
+    "a.jsonl": {
+        b'{"source": "a", "target": "b"}\n{"sour': (
+            "Line 2 of {} must be a JSON object, but is damaged or cut off at character 2 (Unterminated "
+            "string starting at)."
+        ),
+        b'"text"\n': "Line 1 of {} must be a JSON object, but begins with '\"text\"'.",
+        LONG_NUMBER: "Line 1 of {} must have no number of more than 4,300 digits, but has one.",
+        b"\xff\n": "{} must be UTF-8 text, but line 1 is not.",
+        b'{"translation": {"source": "a", "target": "\\udc00"}}': (
+            "{}, row 1: The column `target` must hold text, but holds '\\udc00', half a character, which "
+            "UTF-8 cannot write."
+        ),
+        DEEP_LINE: "Line 2 of {} must be a JSON object, but is nested too deeply.",
+        b'{"translation": ["a", "b"]}\n': "{}, row 1: The column `translation` must map languages to sentences, but holds ['a', 'b'].",
+        b'{"source": "a", "fr": "b"}\n': (
+            "{}, row 1: `target_language` must be one of the languages or columns source, fr, but is target."
+        ),
+        b'{"translation": {"de": "a", "target": "b"}}\n': (
+            "{}, row 1: `source_language` must be one of the languages or columns de, target, but is source."
+        ),
+        b'{"source": 3, "target": "b"}\n': "{}, row 1: The column `source` must hold text, but holds 3.",
+    },
+    "a.json": {
+        b'\n[\n {"source": "a"},': "{} must be a JSON array, but is damaged or cut off at line 3, column 18 (Expecting value).",
+        b'{"source": "a", "target": "b"}\n[1]': "Line 2 of {} must be a JSON object, but begins with '[1]'.",
+        b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]': (
+            "{}, row 2: The column `source` must hold text, but holds '\\ud800', half a character, which "
+            "UTF-8 cannot write."
+        ),
+        b'["text"]': "{}, row 1: A pair must be a JSON object, but is 'text'.",
+    },
+    "a.parquet": {b"PAR0": "{} must be a readable Parquet file, but reading failed: "},
+    "a.csv": {
+        DEEP_FIELD: "{}, row 1: The column `translation` must be a JSON object, but is nested too deeply.",
+        b"translation\nxy\n": "{}, row 1: The column `translation` must be a JSON object, but begins with 'xy'.",
+    },
+}
 
 
-@pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [(name, *case) for name, cases in BAD_FILES.items() for case in cases.items()],
+)
 def test_a_bad_file_of_pairs_is_one_sentence(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)

@@ -205,39 +205,21 @@ def test_embedded_prompts_have_the_settings_and_limits_of_tokens(settings):
 
 COVERAGE = GenerationConfig(coverage_penalty=0.2)
 GNMT = {"length_penalty_type": "gnmt", "num_beams": 2}
+NO_TRANSLATION = "is for translations and must be left out, but is"
+NO_TYPE = '`length_penalty_type` must be "gnmt" or "power", but is \'x\'.'
+NO_TOKENS = "needs a prompt of tokens, but the prompt is `inputs_embeds`; pass `input_ids`, or another `length_penalty_type`."
 
 
 @pytest.mark.parametrize(
     ("given", "settings", "message"),
     [
         (None, {}, "`input_ids` must have at least one token to continue, such as `<s>`, but is empty."),
-        (
-            "ids",
-            {"coverage_penalty": 0.2},
-            "`coverage_penalty` is for translations and must be left out, but is 0.2.",
-        ),
-        (
-            "ids",
-            {"must_contain": [[[4]]]},
-            "`must_contain` is for translations and must be left out, but is [[[4]]].",
-        ),
-        (
-            "ids",
-            {"generation_config": COVERAGE},
-            "`coverage_penalty` is for translations and must be left out, but is",
-        ),
+        ("ids", {"coverage_penalty": 0.2}, f"`coverage_penalty` {NO_TRANSLATION} 0.2."),
+        ("ids", {"must_contain": [[[4]]]}, f"`must_contain` {NO_TRANSLATION} [[[4]]]."),
+        ("ids", {"generation_config": COVERAGE}, f"`coverage_penalty` {NO_TRANSLATION} 0.2."),
         ("ids", {"num_beams": 0}, "`num_beams` must be a positive integer, but is 0."),
-        (
-            "embedded",
-            GNMT,
-            '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
-            "`input_ids`, or another `length_penalty_type`.",
-        ),
-        (
-            "embedded",
-            GNMT | {"length_penalty_type": "x"},
-            '`length_penalty_type` must be "gnmt" or "power", but is \'x\'.',
-        ),
+        ("embedded", GNMT, f'`length_penalty_type="gnmt"` {NO_TOKENS}'),
+        ("embedded", GNMT | {"length_penalty_type": "x"}, NO_TYPE),
     ],
 )
 def test_what_a_causal_model_cannot_do_is_refused_by_name(given, settings, message):

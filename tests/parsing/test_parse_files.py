@@ -118,53 +118,34 @@ def test_a_parser_does_not_translate_and_its_card_does_not_say_so(checkpoint, va
     assert 'Parser.from_pretrained("user/parser")' in card
 
 
-# The first words of the message for the contents of two files and a command line.
-REFUSED = [
-    (
-        "(S (NN a))\n(S (NP (NN b))\n(S (NN c))\n",
-        "{checkpoint} --trees gold",
-        "gold, line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3;",
+# The first words of the message for a command line.
+REFUSED = {
+    "{checkpoint} --trees unclosed": (
+        "unclosed, line 2: the tree that begins here lacks a closing bracket before the next tree begins in "
+        "line 3;"
     ),
-    (GOLD, "{checkpoint} --trees none.mrg", "`trees` must be an existing file, but none.mrg does not exist."),
-    (
-        GOLD,
-        "none.txt --trees gold",
-        "`model` must be a parser or a file with the trees of a parser, but 'none.txt' does not exist",
-    ),
-    (
-        GOLD,
-        "--trees gold",
-        "`vaswani evaluate --trees` needs a parser, or a file with the trees of a parser.",
-    ),
-    (GOLD, "other --trees gold", "gold and other must have equally many trees with words, but have 2 and 1."),
-    (
-        GOLD,
-        "{checkpoint} --trees gold --source gold",
-        "`--source` has no effect with `--trees`; leave `--source` out.",
-    ),
-    (
-        GOLD,
-        "other --trees gold --num_beams 8",
-        "`--num_beams` has no effect with files, but no model is given (other); leave `--num_beams`",
-    ),
-    (
-        "(S (-NONE- *))",
-        "{checkpoint} --trees gold",
-        "`--trees` must have a tree with words in it, but gold has none.",
-    ),
-]
+    "{checkpoint} --trees none.mrg": "`trees` must be an existing file, but none.mrg does not exist.",
+    "none.txt --trees gold": "`model` must be a parser or a file with the trees of a parser, but 'none.txt' does not exist",
+    "--trees gold": "`vaswani evaluate --trees` needs a parser, or a file with the trees of a parser.",
+    "other --trees gold": "gold and other must have equally many trees with words, but have 2 and 1.",
+    "{checkpoint} --trees gold --source gold": "`--source` has no effect with `--trees`; leave `--source` out.",
+    "other --trees gold --num_beams 8": "`--num_beams` has no effect with files, but no model is given (other); leave `--num_beams`",
+    "{checkpoint} --trees empty": "`--trees` must have a tree with words in it, but empty has none.",
+}
 
 
-@pytest.mark.parametrize(("gold", "words", "message"), REFUSED)
+@pytest.mark.parametrize(("words", "message"), REFUSED.items())
 def test_what_cannot_be_scored_is_refused_in_a_sentence(
-    checkpoint, vaswani, tmp_path, monkeypatch, gold, words, message
+    checkpoint, vaswani, tmp_path, monkeypatch, words, message
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "gold").write_text(gold)
+    (tmp_path / "gold").write_text(GOLD)
     (tmp_path / "other").write_text("(S (NN a))")
+    (tmp_path / "unclosed").write_text("(S (NN a))\n(S (NP (NN b))\n(S (NN c))\n")
+    (tmp_path / "empty").write_text("(S (-NONE- *))")
     code, out, sentence = vaswani("evaluate", *words.format(checkpoint=checkpoint).split())
     # The messages about the content of a file begin with the file.
-    assert (code, out) == (1 if message.startswith("gold") else 2, "")
+    assert (code, out) == (1 if message.startswith(("gold", "unclosed")) else 2, "")
     assert sentence.startswith(message)
 
 
@@ -199,27 +180,15 @@ def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    [
-        ("--corpus numbers", "`data.corpus` must be 'trees', but is 'numbers'."),
-        (
-            "--train_source a.txt",
-            "`data.train_source` belongs to `task: translation`, but is 'a.txt' in a recipe of",
-        ),
-        (
-            "--bpe_dropout 0.1",
-            "`tokenizer.bpe_dropout` belongs to `task: translation`, but is 0.1 in a recipe of",
-        ),
-        (
-            "--task masked_lm",
-            "`data.trees_train_size` belongs to `task: parsing`, but is 60 in a recipe of `task: masked",
-        ),
-        ("--train_trees a.mrg", "Exactly one of `data.corpus` and `data.train_trees` must be given, but"),
-        (
-            "--test_trees a.mrg",
-            "`data.test_trees` and `data.corpus` cannot be given together; give only one of these keys.",
-        ),
-        ("--trees_train_size 0", "`data.trees_train_size` must be greater than 0, but is 0."),
-    ],
+    {
+        "--corpus numbers": "`data.corpus` must be 'trees', but is 'numbers'.",
+        "--train_source a.txt": "`data.train_source` belongs to `task: translation`, but is 'a.txt' in a recipe of",
+        "--bpe_dropout 0.1": "`tokenizer.bpe_dropout` belongs to `task: translation`, but is 0.1 in a recipe of",
+        "--task masked_lm": "`data.trees_train_size` belongs to `task: parsing`, but is 60 in a recipe of `task: masked",
+        "--train_trees a.mrg": "Exactly one of `data.corpus` and `data.train_trees` must be given, but",
+        "--test_trees a.mrg": "`data.test_trees` and `data.corpus` cannot be given together; give only one of these keys.",
+        "--trees_train_size 0": "`data.trees_train_size` must be greater than 0, but is 0.",
+    }.items(),
 )
 def test_recipes_of_other_tasks_are_told_apart(tmp_path, overrides, message):
     with pytest.raises(ValueError) as error:

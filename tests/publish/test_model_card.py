@@ -446,53 +446,53 @@ def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
 
 
 FOREIGN = "must hold what `vaswani train` writes, but does not"
-# The file, its content, and the begin of the error message after the name of the file.
-DAMAGED_RECORDS = {
-    "a list": ("results.json", "[]", "must hold a JSON object, but does not; restore it or remove it."),
-    "no JSON": ("results.json", "{", "must hold a JSON object, but does not; restore it or remove it."),
-    "text for a number": (
-        "results.json",
-        '{"test": {"bleu": "x"}}',
-        f"{FOREIGN} (`test.bleu` must be a number, but is 'x'); restore it",
+NO_OBJECT = "must hold a JSON object, but does not; restore it or remove it."
+# The content of results.json, and the begin of the error message after the name of the file.
+DAMAGED_RESULTS = {
+    "[]": NO_OBJECT,
+    "{": NO_OBJECT,
+    '{"test": {"bleu": "x"}}': f"{FOREIGN} (`test.bleu` must be a number, but is 'x'); restore it",
+    '{"origin": {}}': f"{FOREIGN} (`origin.name` must be given, but is missing); restore it",
+    '{"examples": [{"source": "a", "output": "b", "confidence": 1, "words": [3]}]}': (
+        f"{FOREIGN} (`examples[0].words[0]` must be a list, but is 3); restore it"
     ),
-    "a missing name": (
-        "results.json",
-        '{"origin": {}}',
-        f"{FOREIGN} (`origin.name` must be given, but is missing); restore it",
+    '{"test": {"bleu": 20, "exact_match": 1}}': (
+        "must hold all scores of the test set, but has `test.bleu` and no `test.chrf`; restore the file or "
+        "remove it."
     ),
-    "a number for a list": (
-        "results.json",
-        '{"examples": [{"source": "a", "output": "b", "confidence": 1, "words": [3]}]}',
-        f"{FOREIGN} (`examples[0].words[0]` must be a list, but is 3); restore it",
-    ),
-    "a missing score": (
-        "results.json",
-        '{"test": {"bleu": 20, "exact_match": 1}}',
-        "must hold all scores of the test set, but has `test.bleu` and no `test.chrf`; restore the file or remove it.",
-    ),
-    "an unknown key": ("recipe.yaml", "steps: 3", "cannot be used: `steps` is not a key of a recipe"),
 }
 
 
-@pytest.mark.parametrize(("file", "content", "sentence"), DAMAGED_RECORDS.values(), ids=DAMAGED_RECORDS)
-def test_a_damaged_record_is_named(tiny_checkpoint, file, content, sentence):
-    folder = tiny_checkpoint()
+def message_for(folder, file, content):
+    """The error of the model card of a checkpoint whose record has this content."""
     (folder / file).write_text(content)
     with pytest.raises(ValueError) as caught:
         model_card(folder, "alice/words")
-    assert str(caught.value).startswith(f"The record '{folder / file}' {sentence}")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "sentence"), DAMAGED_RESULTS.items())
+def test_a_damaged_record_is_named(tiny_checkpoint, content, sentence):
+    folder = tiny_checkpoint()
+    found = message_for(folder, "results.json", content)
+    assert found.startswith(f"The record '{folder / 'results.json'}' {sentence}")
+
+
+def test_a_damaged_recipe_is_named(tiny_checkpoint):
+    folder = tiny_checkpoint()
+    found = message_for(folder, "recipe.yaml", "steps: 3")
+    assert found.startswith(
+        f"The record '{folder}/recipe.yaml' cannot be used: `steps` is not a key of a recipe"
+    )
 
 
 def test_a_damaged_certificate_is_named_if_it_belongs_to_the_weights(tiny_checkpoint):
     folder = tiny_checkpoint()
-    path = folder / "certificate.json"
-    path.write_text(json.dumps({"weights": hashes_of_weights(folder), "rows": [{"engine": 3}]}))
-    with pytest.raises(ValueError) as caught:
-        model_card(folder, "alice/words")
-    assert str(caught.value).startswith(
-        f"The record '{path}' must hold what `vaswani certify` writes, but does not (`rows[0].engine` must be"
-    )
-    path.write_text("{}")
+    content = {"weights": hashes_of_weights(folder), "rows": [{"engine": 3}]}
+    found = message_for(folder, "certificate.json", json.dumps(content))
+    record = f"The record '{folder}/certificate.json' must hold what `vaswani certify` writes"
+    assert found.startswith(f"{record}, but does not (`rows[0].engine` must be")
+    (folder / "certificate.json").write_text("{}")
     assert "Exports" not in str(model_card(folder, "alice/words"))
 
 

@@ -149,30 +149,23 @@ def test_a_failed_training_does_not_stop_the_list_and_an_interrupted_list_is_con
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        ("runs: {a: {}}", "The list '{}': `recipe` must be given, but is missing."),
-        ("recipe: recipe.yaml", "`runs` must be given, but is missing."),
-        (
-            "recipe: recipe.yaml\nrun: {a: 1}",
-            "`run` is not a key, but has the value {'a': 1}; the nearest key is `runs`",
+    {
+        "runs: {a: {}}": "The list '{}': `recipe` must be given, but is missing.",
+        "recipe: recipe.yaml": "`runs` must be given, but is missing.",
+        "recipe: recipe.yaml\nrun: {a: 1}": "`run` is not a key, but has the value {'a': 1}; the nearest key is `runs`",
+        "recipe: recipe.yaml\nruns: {../a: {}}": "must be valid as a folder name",
+        "recipe: recipe.yaml\nruns: {a: 3}": "`runs.a` must be a mapping of keys to values, but is 3.",
+        "recipe: recipe.yaml\nruns: {}": "`runs` must be",
+        "recipe: recipe.yaml\nseeds: 0\nruns: {a: {}}": "`seeds` must be 1 or more, but is 0.",
+        "recipe: recipe.yaml\nruns: {a: {init_from: b}, b: {}}": "`init_from: b` must be an earlier run",
+        "recipe: recipe.yaml\nruns: {a: {init_from: 'no|where'}}": "`init_from: no|where` must be a run",
+        "recipe: recipe.yaml\nruns: {b: {}, a: {simcut_alfa: 3}}": "The run `a` in '{}': `--simcut_alfa` is not a key",
+        "recipe: recipe.yaml\nruns: {b: {}, a: {simcut_alpha: many}}": "The run `a` in '{}': `",
+        "recipe: texts.yaml\nruns: {a: {}}": "`task: causal_lm` has no BLEU; list recipes of translation.",
+        "recipe: numbers.yaml\nruns: {a: {}}": (
+            "runs are compared on a validation split that the recipe names; give `data.validation_source`"
         ),
-        ("recipe: recipe.yaml\nruns: {../a: {}}", "must be valid as a folder name"),
-        ("recipe: recipe.yaml\nruns: {a: 3}", "`runs.a` must be a mapping of keys to values, but is 3."),
-        ("recipe: recipe.yaml\nruns: {}", "`runs` must be"),
-        ("recipe: recipe.yaml\nseeds: 0\nruns: {a: {}}", "`seeds` must be 1 or more, but is 0."),
-        ("recipe: recipe.yaml\nruns: {a: {init_from: b}, b: {}}", "`init_from: b` must be an earlier run"),
-        ("recipe: recipe.yaml\nruns: {a: {init_from: 'no|where'}}", "`init_from: no|where` must be a run"),
-        (
-            "recipe: recipe.yaml\nruns: {b: {}, a: {simcut_alfa: 3}}",
-            "The run `a` in '{}': `--simcut_alfa` is not a key",
-        ),
-        ("recipe: recipe.yaml\nruns: {b: {}, a: {simcut_alpha: many}}", "The run `a` in '{}': `"),
-        ("recipe: texts.yaml\nruns: {a: {}}", "`task: causal_lm` has no BLEU; list recipes of translation."),
-        (
-            "recipe: numbers.yaml\nruns: {a: {}}",
-            "runs are compared on a validation split that the recipe names; give `data.validation_source`",
-        ),
-    ],
+    }.items(),
 )
 def test_an_invalid_list_is_refused_before_the_training(folder, tmp_path, content, message, capsys):
     path = folder / "bad.yaml"
