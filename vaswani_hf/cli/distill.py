@@ -12,7 +12,7 @@ from pydantic import model_validator
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import Request
-from .lines import CountedRequests, json_line, report_bad_lines, with_progress
+from .lines import CountedRequests, LineReport, Progress, json_line
 from .options import (
     LANGUAGES,
     SEARCH,
@@ -136,9 +136,14 @@ def _translated(
     translations = translate_remaining(
         load, counted, chosen, done, num_workers=options.workers, dtype=options.dtype
     )
-    with closing(translations):
-        lines = report_bad_lines(translations, "the training split", done, counted)
-        for translation in with_progress(lines, "distilling", total, done, to_file=True):
+    with (
+        closing(translations),
+        Progress("distilling", total, done, to_file=True) as progress,
+        LineReport("the training split", done, counted) as report,
+    ):
+        for translation in translations:
+            report.add(translation)
+            progress.advance()
             number, pair = waiting.popleft()
             yield number, pair, translation
     if counted.num_read < done:

@@ -14,11 +14,11 @@ from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import InvalidInput, Request, check_text, try_parse
 from .lines import (
     CountedRequests,
+    LineReport,
+    Progress,
     count_lines,
     is_typed_by_user,
-    report_bad_lines,
     translation_as_json,
-    with_progress,
 )
 from .options import EnsembleOptions, InferenceOptions, WorkerOptions, check_file, on_command_line
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
@@ -125,20 +125,21 @@ def translate_texts(
         num_workers = 1
     skips = chosen.on_error == "skip"
     counted = CountedRequests(requests)
-    with (
-        _output(options, skips) as (file, done),
-        closing(
-            translate_remaining(load, counted, chosen, done, num_workers=num_workers, dtype=options.dtype)
-        ) as translations,
-    ):
-        lines = report_bad_lines(translations, options.place, done, counted)
-        if options.text is None:
-            total = None if options.input is None else count_lines(options.input, skips)
-            lines = with_progress(lines, work, total, done, to_file=options.output is not None)
-        for translation in lines:
-            file.write(
-                translation_as_json(translation) if options.writes_json else _as_line(translation, options)
-            )
+    with _output(options, skips) as (file, done):
+        translations = translate_remaining(
+            load, counted, chosen, done, num_workers=num_workers, dtype=options.dtype
+        )
+        total = None if options.input is None else count_lines(options.input, skips)
+        to_file = options.output is not None
+        with (
+            closing(translations),
+            Progress(work, total, done, to_file=to_file, is_hidden=options.text is not None) as progress,
+            LineReport(options.place, done, counted) as report,
+        ):
+            for translation in translations:
+                report.add(translation)
+                progress.advance()
+                file.write(_as_line(translation, options))
         if counted.num_read < done:
             raise InvalidValueError(_more_lines(options, done))
         # The first `write` deletes an incomplete last line of an earlier run, even if no translation follows.
@@ -146,6 +147,8 @@ def translate_texts(
 
 
 def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
+    if options.writes_json:
+        return translation_as_json(translation)
     line = translation if isinstance(translation, str) else translation.text
     # The output must have one line for each input line, but the text in a JSON line can contain line breaks.
     line = line if options.text is not None else line.replace("\n", " ")

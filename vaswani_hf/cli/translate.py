@@ -17,7 +17,7 @@ from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import LINE_ERRORS, InvalidInput, Request, check_text, try_parse
 from ..version import install_command
-from .lines import CountedRequests, report_bad_lines
+from .lines import CountedRequests, LineReport
 from .options import EngineOptions, check_file, translation_options
 from .output import output_file, standard_input, standard_output
 from .texts import TextOptions, requests_of, settings_of, text_request, translate_texts
@@ -169,10 +169,12 @@ def _translate_document(
     def translate(sentences: Sequence[str]) -> list["Translation"]:
         checked = map(partial(_checked, check), map(Request, sentences))
         requests = translator.after_choosing_dtype(checked, chosen)
-        found = report_bad_lines(
-            translator.translate_requests(requests, chosen), "the sentences of the input"
-        )
-        return list(found)
+        translations = []
+        with LineReport("the sentences of the input") as report:
+            for translation in translator.translate_requests(requests, chosen):
+                report.add(translation)
+                translations.append(translation)
+        return translations
 
     document = _read_document(options)
     try:
