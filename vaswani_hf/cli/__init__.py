@@ -216,7 +216,7 @@ def _run(words: list[str]) -> int:
     command = COMMANDS[words[0]]
     values, verbosity = parse_words(words[0], command, words[1:])
     try:
-        options = command.options.of_command_line(values)
+        options = command.options.load(values, "--")
     except InvalidValueError as error:
         # Do not call `report`, because the import of huggingface_hub takes time.
         print(f"vaswani: {error}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from types import NoneType
 from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
@@ -9,8 +10,9 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from ..exit_codes import USAGE_ERROR
+from ..settings.base import facts_of
 from ..settings.names import suggestion
-from .options import Options, command_line_settings
+from .options import Options, RecipeKeyOptions
 from .recipe_keys import read_keys
 
 # The help lists the options in these groups. The declaration of an option names its group.
@@ -32,15 +34,15 @@ def parse_words(name: str, command: Command, words: list[str]) -> tuple[dict[str
     """Return a dict from field names to values, and the verbosity (-1 for `--quiet`, 1 for `--verbose`, else
     0).
     """
-    field_of_recipe_keys = command.options.field_of_recipe_keys()
+    takes_recipe_keys = issubclass(command.options, RecipeKeyOptions)
     parser = make_parser(name, command)
-    keys = {} if field_of_recipe_keys is None else recipe_keys()
+    keys = recipe_keys() if takes_recipe_keys else {}
     known, unknown = parser.parse_known_args(normalised(words, command.options, keys))
     values = vars(known)
     verbosity = int(values.pop("verbose", False)) - int(values.pop("quiet", False))
-    if field_of_recipe_keys is not None:
+    if takes_recipe_keys:
         parser.check_keys(unknown, keys)
-        values[field_of_recipe_keys] = unknown
+        values["overrides"] = unknown
     elif unknown:
         parser.refuse(unknown)
     return values, verbosity
@@ -49,7 +51,7 @@ def parse_words(name: str, command: Command, words: list[str]) -> tuple[dict[str
 def make_parser(name: str, command: Command) -> "CommandParser":
     """Create the argparse parser of a command. The help of the parser lists the options in groups."""
     epilog = f"example:\n  {command.example}"
-    if command.options.field_of_recipe_keys() is not None:
+    if issubclass(command.options, RecipeKeyOptions):
         epilog = (
             "Any key of the recipe can follow as --key value; vaswani train --help-keys describes all keys."
             f"\n\n{epilog}"
@@ -125,7 +127,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
     """Add one argument for each field. The parsed namespace does not contain the options that are not given."""
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for name, field in options.command_line().items():
-        is_positional = command_line_settings(field).get("positional")
+        is_positional = facts_of(field).get("positional")
         kind = type_of_field(field)
         argument: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help_of(field).replace("%", "%%")}
         argument |= {"type": _reader_of(kind), "metavar": values_of(field)}
@@ -135,8 +137,8 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
             argument |= {"nargs": "?", "const": True}
         elif is_positional and not field.is_required():
             argument["nargs"] = "?"
-        if "action" in command_line_settings(field):
-            argument["action"] = command_line_settings(field)["action"]
+        if "action" in facts_of(field):
+            argument["action"] = facts_of(field)["action"]
         group = groups[group_of(field)]
         if is_positional:
             group.add_argument(name, **argument)
@@ -146,12 +148,12 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
 
 def group_of(field: FieldInfo) -> str:
     """Return the title of the group in which the help lists an option."""
-    return command_line_settings(field).get("group", "input and output")
+    return facts_of(field).get("group", "input and output")
 
 
 def option_of(name: str, field: FieldInfo) -> str:
     """Return the name of a field on the command line: `--num_beams`, or `model` for a positional argument."""
-    settings = command_line_settings(field)
+    settings = facts_of(field)
     return name if settings.get("positional") else f"--{settings.get('option', name)}"
 
 
@@ -168,7 +170,7 @@ def values_of(field: FieldInfo) -> str | None:
     kind = type_of_field(field)
     if get_origin(kind) is Literal:
         return "{" + ",".join(get_args(kind)) + "}"
-    return "true|false" if kind is bool else command_line_settings(field).get("metavar")
+    return "true|false" if kind is bool else facts_of(field).get("metavar")
 
 
 def _help_of(field: FieldInfo) -> str:
@@ -180,23 +182,24 @@ def _help_of(field: FieldInfo) -> str:
 
 
 def _reader_of(kind: Any) -> Callable[[str], Any]:
-    """Return a function that converts a command-line word to `kind`. A word that is not a number stays text;
-    `Settings` reports the error.
-    """
+    """Return a function that converts a command-line word to `kind`."""
+    if kind is bool:
+        return _read_switch
+    return partial(_read_number, kind) if kind in (int, float) else str
 
-    def read(text: str) -> Any:
-        if kind is bool:
-            if text.lower() not in ("true", "false"):
-                raise argparse.ArgumentTypeError(f"must be true or false, but is {text!r}")
-            return text.lower() == "true"
-        if kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                return text
+
+def _read_switch(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"must be true or false, but is {text!r}")
+    return text.lower() == "true"
+
+
+def _read_number(kind: type, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        # `Settings` reports the error.
         return text
-
-    return read
 
 
 def normalised(

@@ -344,7 +344,7 @@ def _scoring(options: EvaluateOptions, systems: "list[System]") -> _Scoring:
         recipe = None if system.folder is None else readable_record(recipe_file(system.folder))
         if recipe is not None:
             recipes[system.name] = recipe
-    given = {name: value for name, value in options.given().items() if name in RECIPE_KEYS}
+    given = options.model_dump(include=set(RECIPE_KEYS), exclude_unset=True)
     from_recipes = scoring_of_recipes(given, {name: recipe.evaluation for name, recipe in recipes.items()})
     return _Scoring(
         options={**from_recipes, **given, "split_compounds": options.split_compounds},
