@@ -222,7 +222,7 @@ def accepts_bool(kind: Any) -> bool:
 def range_words(field: FieldInfo) -> str:
     """Return the limits of a numeric key as text, such as "from 0 to 1"."""
     facts = facts_of(field)
-    found = [facts["range"]] if "range" in facts else []
+    found = [facts["range"]] if facts.get("range") else []
     for annotated in [field, *typing.get_args(field.annotation)]:
         for limit in getattr(annotated, "metadata", getattr(annotated, "__metadata__", [])):
             for name, words in (("gt", "above"), ("ge", "from"), ("lt", "below"), ("le", "to")):

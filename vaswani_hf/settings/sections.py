@@ -9,7 +9,7 @@ from ..model.configuration_vaswani import CONFIG_FIELDS, ENCODER_DECODER_FIELDS,
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import DECODING_SETTINGS, SCORE_SETTINGS, SearchSettings, check_sampling
 from .base import NO_DOCSTRINGS, Settings
-from .keys import KeyFacts, OnResume, recipe_key
+from .keys import OnResume, recipe_key
 
 # The size of the smallest vocabulary of byte-level BPE in tokens: 256 bytes and 4 special tokens.
 SMALLEST_VOCABULARY = 260
@@ -132,15 +132,15 @@ def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
         if key.startswith(other_stacks) or (is_of_both and stacks != STACKS):
             continue
         declared = CONFIG_FIELDS[key]
-        facts: KeyFacts = {}
-        if declared.metadata["unit"]:
-            facts["unit"] = declared.metadata["unit"]
-        if not isinstance(declared.default, bool):
-            facts["range"] = declared.metadata["rule"].words.replace("None", "null")
-        fields[key] = (
-            declared.type,
-            recipe_key(declared.default, description=declared.metadata["help"], **facts),
+        is_switch = isinstance(declared.default, bool)
+        values = declared.metadata["rule"].words.replace("None", "null")
+        field = recipe_key(
+            declared.default,
+            description=declared.metadata["help"],
+            unit=declared.metadata["unit"],
+            range="" if is_switch else values,
         )
+        fields[key] = (declared.type, field)
     return create_model(name, __base__=ModelSettings, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 
@@ -213,16 +213,13 @@ def _with_search_settings() -> Any:
             continue
         rule = declared.metadata["rule"]
         help = declared.metadata["help"]
-        facts: KeyFacts = {}
-        if declared.metadata["unit"]:
-            facts["unit"] = declared.metadata["unit"]
         key = recipe_key(
             PAPER_SEARCH.get(declared.name, declared.default),
             ge=rule.least,
             gt=rule.above,
             le=rule.most,
             description=f"{help[0].upper()}{help[1:]}.",
-            **facts,
+            unit=declared.metadata["unit"],
         )
         fields[declared.name] = (declared.type, key)
     return create_model("DecodingSettings", __base__=SearchSection, __cls_kwargs__=NO_DOCSTRINGS, **fields)
