@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # A function that converts a line, its number and the name of the input to a request.
 ReadRequest = Callable[[bytes, int, str], Request]
+# A function that returns a request, or a changed copy of the request, or raises an error.
+CheckRequest = Callable[[Request], Request]
 
 
 class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
@@ -88,10 +90,17 @@ def settings_of(options: Any, **more: Any) -> TranslationOptions:
     return TranslationOptions.of(**settings)
 
 
-def requests_of(options: TextOptions, read: ReadRequest) -> Iterator[Request | InvalidInput]:
+def accept(request: Request) -> Request:
+    """Return the request unchanged: a check that accepts all requests."""
+    return request
+
+
+def requests_of(
+    options: TextOptions, read: ReadRequest, check: CheckRequest = accept
+) -> Iterator[Request | InvalidInput]:
     """Yield one request for each line of the input. `read` converts a line to a request."""
     if options.text is not None:
-        yield Request(options.text)
+        yield try_parse(check, Request(options.text))
         return
     if is_typed_by_user(options.text, options.input):
         keys = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
@@ -100,7 +109,8 @@ def requests_of(options: TextOptions, read: ReadRequest) -> Iterator[Request | I
         )
     lines = strip_line_ends(standard_input()) if options.input is None else read_raw_lines(options.input)
     for number, line in enumerate(lines, 1):
-        yield try_parse(read, line, number, options.place)
+        request = try_parse(read, line, number, options.place)
+        yield request if isinstance(request, InvalidInput) else try_parse(check, request)
 
 
 def text_request(line: bytes, number: int, place: str) -> Request:

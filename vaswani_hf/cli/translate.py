@@ -2,9 +2,9 @@
 text or JSON lines.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -15,12 +15,12 @@ from ..data.lines import decode_line, parse_json
 from ..model.errors_vaswani import InvalidValueError
 from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import TranslationOptions
-from ..model.requests_vaswani import LINE_ERRORS, InvalidInput, Request, check_text, try_parse
+from ..model.requests_vaswani import LINE_ERRORS, Request, check_text, try_parse
 from ..version import install_command
 from .lines import CountedRequests, LineReport
 from .options import EngineOptions, check_file, translation_options
 from .output import output_file, standard_input, standard_output
-from .texts import TextOptions, requests_of, settings_of, text_request, translate_texts
+from .texts import CheckRequest, TextOptions, accept, requests_of, settings_of, text_request, translate_texts
 
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
@@ -129,7 +129,7 @@ def run(options: TranslateOptions) -> None:
     load = options.translator_loader(options.model_name, options.ensemble)
     chosen = settings_of(options, glossary=options.terms, return_alignments=options.writes_json)
     check = _language_check(options)
-    requests = map(partial(_checked, check), requests_of(options, read))
+    requests = requests_of(options, read, check)
     if options.is_document:
         _translate_document(options, load(), chosen, check)
     elif options.stream:
@@ -140,24 +140,17 @@ def run(options: TranslateOptions) -> None:
         translate_texts(options, load, chosen, requests, "translating")
 
 
-Check = Callable[[Request], Request]
-
-
-def _language_check(options: TranslateOptions) -> Check:
+def _language_check(options: TranslateOptions) -> CheckRequest:
     """Return the function that checks whether the text of a request is in the source language."""
     if options.language_check is None:
-        return lambda request: request
+        return accept
     from ..translation.language_check import check_of_checkpoint
 
     return check_of_checkpoint(options.model_name, options.language_check)
 
 
-def _checked(check: Check, request: Request | InvalidInput) -> Request | InvalidInput:
-    return request if isinstance(request, InvalidInput) else try_parse(check, request)
-
-
 def _translate_document(
-    options: TranslateOptions, translator: Any, chosen: TranslationOptions, check: Check
+    options: TranslateOptions, translator: Any, chosen: TranslationOptions, check: CheckRequest
 ) -> None:
     """Translate the input as one document."""
     from ..markup import translate_markup
@@ -167,7 +160,7 @@ def _translate_document(
     chosen = replace(chosen, split_sentences=False, return_alignments=True)
 
     def translate(sentences: Sequence[str]) -> list["Translation"]:
-        checked = map(partial(_checked, check), map(Request, sentences))
+        checked = (try_parse(check, Request(sentence)) for sentence in sentences)
         requests = translator.after_choosing_dtype(checked, chosen)
         translations = []
         with LineReport("the sentences of the input") as report:
