@@ -153,11 +153,10 @@ def model_card(
 
 def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str | None) -> CardFacts:
     recipe, results, data = recorded_run(folder)
-    test = _scores(results)
     chosen = license or (recipe.publishing.license if recipe else None)
     check_license(chosen, data.license, "license" if license else "publishing.license")
+    test = _scores(results)
     task = _task_of(folder, recipe, test)
-    check_scores(folder, test, task.test_scores)
     words = task.card_words(data, recipe.data if recipe else None, test, repo_id)
     bases = recipe.model.bases() if recipe else []
     recorded = results.model_fields_set - {"origin", "data"}
@@ -212,23 +211,25 @@ def _scores(results: Results) -> dict[str, Any]:
 
 def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
     """Return the task in the recipe. Without a recipe, choose the task by the model type in config.json and
-    by the names of the scores in `test`.
+    by the names of the scores in `test`. Raise an error if the task needs a score that `test` lacks.
     """
     if recipe is not None:
-        return TASKS[recipe.task]
-    model_type = read_record(folder / CONFIG_FILE).get("model_type")
-    of_model = [task for task in TASKS.values() if task.model_class.config_class.model_type == model_type]
-    scored = [task for task in of_model if task.metrics.keys() <= test.keys()]
-    return [*scored, *of_model, *TASKS.values()][0]
+        task = TASKS[recipe.task]
+    else:
+        model_type = read_record(folder / CONFIG_FILE).get("model_type")
+        of_model = [each for each in TASKS.values() if each.model_class.config_class.model_type == model_type]
+        scored = [each for each in of_model if each.metrics.keys() <= test.keys()]
+        task = [*scored, *of_model, *TASKS.values()][0]
+    check_scores(folder, test, task.test_scores)
+    return task
 
 
 def pipeline_of(folder: Path) -> str | None:
     """Return the task for which `transformers.pipeline` can load a model, or None."""
     recipe, results, data = recorded_run(folder)
     test = _scores(results)
-    task = _task_of(folder, recipe, test)
-    check_scores(folder, test, task.test_scores)
-    return task.card_words(data, recipe.data if recipe else None, test, "").pipeline
+    words = _task_of(folder, recipe, test).card_words(data, recipe.data if recipe else None, test, "")
+    return words.pipeline
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
