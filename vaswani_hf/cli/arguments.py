@@ -69,13 +69,16 @@ def make_parser(name: str, command: Command) -> "CommandParser":
         ("-q", "--quiet", "print only results and errors"),
         ("-v", "--verbose", "print debug messages and the traceback of an error"),
     ):
-        switch: dict[str, Any] = {
-            "nargs": "?",
-            "const": True,
-            "type": _reader_of(bool),
-            "metavar": "true|false",
-        }
-        parser.add_argument(short, option, default=argparse.SUPPRESS, help=meaning, **switch)
+        parser.add_argument(
+            short,
+            option,
+            default=argparse.SUPPRESS,
+            help=meaning,
+            nargs="?",
+            const=True,
+            type=_read_switch,
+            metavar="true|false",
+        )
     return parser
 
 
