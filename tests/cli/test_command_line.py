@@ -19,12 +19,12 @@ from vaswani_hf.cli.arguments import (
     make_parser,
     normalised,
     option_of,
-    recipe_keys,
     type_of_field,
 )
 from vaswani_hf.cli.certify import CertifyOptions
 from vaswani_hf.cli.options import Options, on_command_line
 from vaswani_hf.cli.output import LineOutput, check_output, output_file
+from vaswani_hf.cli.recipe_keys import read_keys
 from vaswani_hf.cli.train import RecipeOptions
 from vaswani_hf.cli.translate import TranslateOptions
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
@@ -182,8 +182,8 @@ def test_a_name_has_one_meaning_in_all_commands_and_recipe_keys():
             if not facts_of(field).get("positional"):
                 kind = type_of_field(field)
                 kinds.setdefault(option_of(field_name, field), {})[name] = kind is bool
-    for place, is_boolean in recipe_keys().items():
-        kinds.setdefault(f"--{place.split('.')[-1]}", {})[place] = is_boolean
+    for place, key in read_keys().items():
+        kinds.setdefault(f"--{key.key}", {})[place] = key.is_boolean
     assert {option: of for option, of in kinds.items() if len(set(of.values())) > 1} == {}
     assert [name for name, of in kinds.items() if name == "--text" and "evaluate" in of] == []
 
@@ -196,7 +196,7 @@ def test_several_processes_translate_on_the_cpu():
 
 
 def test_a_boolean_recipe_key_needs_no_value():
-    words = normalised(["--resume", "--lowercase", "false", "--bf16"], RecipeOptions, recipe_keys())
+    words = normalised(["--resume", "--lowercase", "false", "--bf16"], RecipeOptions, read_keys())
     assert words == ["--resume=true", "--lowercase", "false", "--bf16=true"]
 
 

@@ -1,7 +1,7 @@
 """Creates argparse arguments from a class of options, and converts the words of a command line to values."""
 
 import argparse
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from types import NoneType
@@ -13,7 +13,7 @@ from ..exit_codes import USAGE_ERROR
 from ..settings.base import facts_of
 from ..settings.names import suggestion
 from .options import Options, RecipeKeyOptions
-from .recipe_keys import read_keys
+from .recipe_keys import RecipeKey, read_keys
 
 # The help lists the options in these groups. The declaration of an option names its group.
 GROUPS = ("input and output", "search", "sampling", "computing")
@@ -36,7 +36,7 @@ def parse_words(name: str, command: Command, words: list[str]) -> tuple[dict[str
     """
     takes_recipe_keys = issubclass(command.options, RecipeKeyOptions)
     parser = make_parser(name, command)
-    keys = recipe_keys() if takes_recipe_keys else {}
+    keys = read_keys() if takes_recipe_keys else {}
     known, unknown = parser.parse_known_args(normalised(words, command.options, keys))
     values = vars(known)
     verbosity = int(values.pop("verbose", False)) - int(values.pop("quiet", False))
@@ -82,11 +82,6 @@ def make_parser(name: str, command: Command) -> "CommandParser":
     return parser
 
 
-def recipe_keys() -> dict[str, bool]:
-    """Map each recipe key (`section.key` or `key`) to True if the value of the key is boolean, else False."""
-    return {place: key.is_boolean for place, key in read_keys().items()}
-
-
 class CommandParser(argparse.ArgumentParser):
     """A subclass of `argparse.ArgumentParser` that reports an error in one sentence."""
 
@@ -101,19 +96,17 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"the argument {words[0]!r} is not expected")
         self.error(self._unknown(option, []))
 
-    def check_keys(self, words: Sequence[str], keys: Collection[str]) -> None:
+    def check_keys(self, words: Sequence[str], keys: Mapping[str, RecipeKey]) -> None:
         """End the process with an error if an option is neither an option of the command nor a recipe key."""
-        names = {place.split(".")[-1] for place in keys} | {*keys}
+        short_names = [key.key for key in keys.values()]
         for word in words:
             option = word.partition("=")[0]
-            if word.startswith("--") and option[2:] not in names:
-                self.error(self._unknown(option, [*keys]))
+            if word.startswith("--") and option[2:] not in (*short_names, *keys):
+                self.error(self._unknown(option, short_names))
 
     def _unknown(self, option: str, keys: list[str]) -> str:
         options = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-        found = suggestion(
-            option.lstrip("-").split(".")[-1], [*options, *(key.split(".")[-1] for key in keys)]
-        )
+        found = suggestion(option.lstrip("-").split(".")[-1], [*options, *keys])
         kind = "option or recipe key" if keys else "option"
         message = f"there is no {kind} {option}"
         if found is not None:
@@ -206,16 +199,16 @@ def _read_number(kind: type, text: str) -> Any:
 
 
 def normalised(
-    words: Sequence[str], options: type[Options], keys: Mapping[str, bool] | None = None
+    words: Sequence[str], options: type[Options], keys: Mapping[str, RecipeKey] | None = None
 ) -> list[str]:
     """Write option names with underscores (`--some_name`), and add `=true` to each boolean option or recipe
-    key without a value (`--json=true`). `keys` is the result of `recipe_keys`.
+    key without a value (`--json=true`). `keys` is the result of `read_keys`.
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
-    for place, is_boolean in (keys or {}).items():
-        if is_boolean:
-            switches |= {f"--{place}", f"--{place.split('.')[-1]}"}
+    for place, key in (keys or {}).items():
+        if key.is_boolean:
+            switches |= {f"--{place}", f"--{key.key}"}
     found = []
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         if word.startswith("--"):

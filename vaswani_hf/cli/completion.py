@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from .arguments import Command, option_of, recipe_keys
+from .arguments import Command, option_of
 from .options import Options, RecipeKeyOptions, on_command_line
+from .recipe_keys import read_keys
 
 _BASH = """_vaswani() {
     local current="${COMP_WORDS[COMP_CWORD]}" words=""
@@ -42,7 +43,7 @@ def run(options: CompletionOptions, commands: Mapping[str, Command]) -> None:
         fields = command.options.command_line().items()
         names = [option_of(field_name, field) for field_name, field in fields]
         if issubclass(command.options, RecipeKeyOptions):
-            names += [f"--{key}" for key in recipe_keys()]
+            names += [f"--{key}" for key in read_keys()]
         words[name] = [*(name for name in names if name.startswith("--")), "--help", "--quiet", "--verbose"]
     if options.shell == "fish":
         print(_fish_script(words, {name: command.help for name, command in commands.items()}))

@@ -394,9 +394,7 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
     from ..evaluation.systems import read_systems
     from ..translation.translator import Translator
 
-    def load(name: str) -> Translator:
-        return Translator.from_pretrained(name, options.device, **options.precision)
-
+    load = partial(Translator.from_pretrained, device=options.device, **options.precision)
     num_sentences = len(test_set.sources)
     settings = options.translation_settings()
     return read_systems(options.systems, str(options.source), num_sentences, load, settings)

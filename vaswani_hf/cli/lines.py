@@ -89,9 +89,9 @@ class LineReport:
 
     def _at_line(self, number: int, error: str) -> str:
         is_named = re.search(rf"\b(line|pair) {number:,}\b", error, re.IGNORECASE)
-        return (
-            error if is_named or self._place == "`--text`" else f"Line {number:,} of {self._place}: {error}"
-        )
+        if is_named or self._place == "`--text`":
+            return error
+        return f"Line {number:,} of {self._place}: {error}"
 
 
 class Progress:
