@@ -5,7 +5,6 @@ text or JSON lines.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -16,7 +15,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import LINE_ERRORS, Request, check_text, try_parse
-from ..version import install_command
+from ..version import are_installed, install_command
 from .lines import CountedRequests, LineReport
 from .options import EngineOptions, check_file, translation_options
 from .output import output_file, standard_input, standard_output
@@ -64,7 +63,7 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
                 "`--stream`, `--resume` and `--workers`, because the output is one document."
             )
         library = _LIBRARIES.get(self.input_format)
-        if library is not None and find_spec(library) is None:
+        if library is not None and not are_installed([library]):
             raise InvalidValueError(
                 f"`--input_format {self.input_format}` needs the library {library}; run "
                 f"`{install_command('markup')}`."
