@@ -8,7 +8,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from vaswani_hf.cli import COMMANDS
-from vaswani_hf.cli.arguments import GROUPS, group_of, option_of, type_of_field, values_of
+from vaswani_hf.cli.arguments import GROUPS, group_of, option_of, placeholder_of, type_of_field
 from vaswani_hf.cli.options import RecipeKeyOptions
 
 HEAD = """# Commands
@@ -74,7 +74,7 @@ def _row(name: str, field: FieldInfo) -> str:
 
 def _values(field: FieldInfo) -> str:
     """Return the values that a field accepts, in Markdown."""
-    shown = values_of(field)
+    shown = placeholder_of(field)
     if shown and shown[0] == "{":
         return ", ".join(f"`{value}`" for value in shown.strip("{}").split(","))
     kind = type_of_field(field)

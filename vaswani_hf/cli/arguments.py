@@ -126,7 +126,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
         is_positional = facts_of(field).get("positional")
         kind = type_of_field(field)
         argument: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help_of(field).replace("%", "%%")}
-        argument |= {"type": _reader_of(kind), "metavar": values_of(field)}
+        argument |= {"type": _reader_of(kind), "metavar": placeholder_of(field)}
         if get_origin(kind) is list:
             argument["nargs"] = "+"
         elif kind is bool:
@@ -161,7 +161,7 @@ def type_of_field(field: FieldInfo) -> Any:
     return kind
 
 
-def values_of(field: FieldInfo) -> str | None:
+def placeholder_of(field: FieldInfo) -> str | None:
     """Return the placeholder that the help shows for the value of a field."""
     kind = type_of_field(field)
     if get_origin(kind) is Literal:

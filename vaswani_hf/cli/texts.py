@@ -82,7 +82,7 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
         return "`--text`" if self.text is not None else self.input or "standard input"
 
 
-def settings_of(options: Any, **more: Any) -> TranslationOptions:
+def make_translation_options(options: Any, **more: Any) -> TranslationOptions:
     """Create the translation options. If the user types the texts, the default `window` is one text."""
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):
@@ -95,7 +95,7 @@ def accept(request: Request) -> Request:
     return request
 
 
-def requests_of(
+def read_requests(
     options: TextOptions, read: ReadRequest, check: CheckRequest = accept
 ) -> Iterator[Request | InvalidInput]:
     """Yield one request for each line of the input. `read` converts a line to a request."""

@@ -19,7 +19,15 @@ from ..version import are_installed, install_command
 from .lines import CountedRequests, LineReport
 from .options import EngineOptions, check_file, translation_options
 from .output import output_file, standard_input, standard_output
-from .texts import CheckRequest, TextOptions, accept, requests_of, settings_of, text_request, translate_texts
+from .texts import (
+    CheckRequest,
+    TextOptions,
+    accept,
+    make_translation_options,
+    read_requests,
+    text_request,
+    translate_texts,
+)
 
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
@@ -126,9 +134,9 @@ def run(options: TranslateOptions) -> None:
     """Translate the texts."""
     read = _json_request if options.input_format == "json" else text_request
     load = options.translator_loader(options.model_name, options.ensemble)
-    chosen = settings_of(options, glossary=options.terms, return_alignments=options.writes_json)
+    chosen = make_translation_options(options, glossary=options.terms, return_alignments=options.writes_json)
     check = _language_check(options)
-    requests = requests_of(options, read, check)
+    requests = read_requests(options, read, check)
     if options.is_document:
         _translate_document(options, load(), chosen, check)
     elif options.stream:
