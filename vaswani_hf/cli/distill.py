@@ -123,13 +123,7 @@ def _translated(
 
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
-    def requests() -> Iterator[Request]:
-        for number, pair in enumerate(pairs, 1):
-            if number > done:
-                waiting.append((number, pair))
-            yield Request(tag + pair["source"])
-
-    counted = CountedRequests(requests())
+    counted = CountedRequests(_requests(pairs, tag, done, waiting))
     first, *others = options.teacher
     load = options.translator_loader(first, others)
     total = len(pairs) if isinstance(pairs, Sized) else None
@@ -151,3 +145,13 @@ def _translated(
             f"`--output` must not have more training pairs than the recipe, but {options.output} has "
             f"{done + 1:,}; give another name."
         )
+
+
+def _requests(
+    pairs: Any, tag: str, done: int, waiting: deque[tuple[int, dict[str, str]]]
+) -> Iterator[Request]:
+    """Yield a request for each training pair. Add the pairs after the first `done` pairs to `waiting`."""
+    for number, pair in enumerate(pairs, 1):
+        if number > done:
+            waiting.append((number, pair))
+        yield Request(tag + pair["source"])
