@@ -249,7 +249,7 @@ def _set_log_level(verbosity: int, has_libraries: bool) -> None:
     if has_libraries:
         from transformers.utils import logging as transformers_logging
 
-        transformers_logging.set_verbosity_info() if verbosity > 0 else transformers_logging.set_verbosity_error()
+        transformers_logging.set_verbosity(logging.INFO if verbosity > 0 else logging.ERROR)
 
 
 def _run_user_code(options: Options) -> None:
