@@ -114,8 +114,8 @@ class Progress:
 
         # Show no progress bar if the user types the input in the terminal, or if the command prints the
         # results to the terminal. With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
-        is_typed = total is None and _is_terminal(sys.stdin)
-        is_read = _is_terminal(sys.stdout) and not to_file
+        is_typed = total is None and is_terminal(sys.stdin)
+        is_read = is_terminal(sys.stdout) and not to_file
         disable = True if is_hidden or is_typed or is_read else None
         self._is_hidden = is_hidden
         self._number = 0
@@ -143,14 +143,9 @@ class Progress:
             )
 
 
-def _is_terminal(stream: Any) -> bool:
+def is_terminal(stream: Any) -> bool:
     """Return True for a terminal. `stream`, such as `sys.stdin`, is None if the standard stream is closed."""
     return stream is not None and stream.isatty()
-
-
-def is_typed_by_user(text: str | None, path: str | None) -> bool:
-    """Return True if a user types the input in a terminal."""
-    return text is None and path is None and _is_terminal(sys.stdin)
 
 
 def count_lines(path: str, skips: bool = False) -> int:

@@ -17,7 +17,7 @@ from .lines import (
     LineReport,
     Progress,
     count_lines,
-    is_typed_by_user,
+    is_terminal,
     translation_as_json,
 )
 from .options import EnsembleOptions, InferenceOptions, WorkerOptions, check_file, on_command_line
@@ -77,6 +77,11 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
         return self.as_json
 
     @property
+    def is_typed(self) -> bool:
+        """True if a user types the input in a terminal."""
+        return self.text is None and self.input is None and is_terminal(sys.stdin)
+
+    @property
     def place(self) -> str:
         """Return the name of the input for error messages."""
         return "`--text`" if self.text is not None else self.input or "standard input"
@@ -85,7 +90,7 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
 def make_translation_options(options: Any, **more: Any) -> TranslationOptions:
     """Create the translation options. If the user types the texts, the default `window` is one text."""
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
-    if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):
+    if "window" not in options.model_fields_set and options.is_typed:
         settings["window"] = 1
     return TranslationOptions.of(**settings)
 
@@ -102,7 +107,7 @@ def read_requests(
     if options.text is not None:
         yield try_parse(check, Request(options.text))
         return
-    if is_typed_by_user(options.text, options.input):
+    if options.is_typed:
         keys = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
         print(
             f"vaswani waits for texts: type one text per line, and end the input with {keys}", file=sys.stderr
@@ -129,7 +134,7 @@ def translate_texts(
     from ..translation.workers import translate_remaining
 
     num_workers = options.workers
-    if is_typed_by_user(options.text, options.input):
+    if options.is_typed:
         # Use one worker, because several worker processes would start only after the user has typed several
         # lines.
         num_workers = 1

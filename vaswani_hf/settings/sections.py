@@ -147,18 +147,12 @@ def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
 EncoderDecoderSettings = _with_config_fields("EncoderDecoderSettings", STACKS)
 EncoderSettings = _with_config_fields("EncoderSettings", ("encoder",))
 DecoderSettings = _with_config_fields("DecoderSettings", ("decoder",))
-_MODEL_SETTINGS = {
+# Maps the stacks of a model to the class of the recipe section `model`.
+MODEL_SETTINGS: dict[tuple[str, ...], Any] = {
     STACKS: EncoderDecoderSettings,
     ("encoder",): EncoderSettings,
     ("decoder",): DecoderSettings,
 }
-
-
-def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
-    """Return the settings class of the recipe section `model` for a model with the given stacks (encoder,
-    decoder or both).
-    """
-    return _MODEL_SETTINGS[stacks]
 
 
 # The search of the paper (Section 6.1). A run always writes these settings to generation_config.json.
