@@ -12,7 +12,7 @@ from pydantic import model_validator
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import Request
-from .lines import CountedRequests, LineReport, Progress, json_line
+from .lines import CountedRequests, LineReport, json_line
 from .options import (
     LANGUAGES,
     SEARCH,
@@ -130,14 +130,10 @@ def _translated(
     translations = translate_remaining(
         load, counted, chosen, done, num_workers=options.workers, dtype=options.dtype
     )
-    with (
-        closing(translations),
-        Progress("distilling", total, done, to_file=True) as progress,
-        LineReport("the training split", done, counted) as report,
-    ):
+    with closing(translations), LineReport("the training split", done, counted) as report:
+        report.show_progress("distilling", total, to_file=True)
         for translation in translations:
             report.add(translation)
-            progress.advance()
             number, pair = waiting.popleft()
             yield number, pair, translation
     if counted.num_read < done:

@@ -37,7 +37,8 @@ class CountedRequests:
 
 
 class LineReport:
-    """Context manager that reports the skipped lines of an input on stderr.
+    """Context manager that reports on stderr how a command processes the lines of an input: skipped lines, and
+    with `show_progress` also the progress and the speed.
 
     `place` is the name of the input in messages. An earlier run has read the first `done` lines of the input.
     An error about a line gets the number of the line.
@@ -50,13 +51,36 @@ class LineReport:
         self._num_lines = 0
         self._num_skipped = 0
         self._first_error = ""
+        self._bar: Any = None
+        self._start = time.perf_counter()
 
     def __enter__(self) -> Self:
         return self
 
+    def show_progress(self, work: str, total: int | None, to_file: bool = False) -> None:
+        """Show a progress bar on a terminal, and print the speed at the end. `total` is the number of all lines
+        of the input, if it is known.
+        """
+        from tqdm.auto import tqdm
+
+        # Show no progress bar if the user types the input in the terminal, or if the command prints the
+        # results to the terminal. With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
+        is_typed = total is None and is_terminal(sys.stdin)
+        is_read = is_terminal(sys.stdout) and not to_file
+        self._bar = tqdm(
+            total=total,
+            initial=self._done,
+            unit=" sentences",
+            desc=work,
+            disable=True if is_typed or is_read else None,
+            leave=False,
+        )
+
     def add(self, translation: Any) -> None:
         """Count the translation of the next line. If the line was skipped, print the reason."""
         self._num_lines += 1
+        if self._bar is not None:
+            self._bar.update()
         error = getattr(translation, "error", None)
         if not error:
             return
@@ -67,80 +91,42 @@ class LineReport:
             print(f"vaswani: skipped: {sentence}", file=sys.stderr)
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self._bar is not None:
+            self._bar.close()
         if error is None:
-            self._summarize()
+            self._print_summary()
         elif isinstance(error, LINE_ERRORS):
             number = getattr(error, "line_number", None)
             if number is not None and self._place != "`--text`":
                 raise ValueError(self._at_line(number, str(error))) from error
 
-    def _summarize(self) -> None:
-        """Print the number of skipped lines. Raise an error if a new run has skipped all lines with text."""
-        if self._num_skipped == 0:
-            return
-        num_texts = self._num_lines if self._requests is None else self._requests.num_texts
-        if self._done == 0 and self._num_skipped == num_texts:
-            blank = "" if self._num_skipped == self._num_lines else " that are not blank"
-            raise ValueError(
-                f"All lines{blank} were skipped, {self._num_skipped:,} of {self._num_lines:,}; the first error: "
-                f"{self._first_error}"
+    def _print_summary(self) -> None:
+        """Print the number of skipped lines, and the speed after `show_progress`. Raise an error if a new run
+        has skipped all lines with text.
+        """
+        number = self._num_lines
+        num_texts = number if self._requests is None else self._requests.num_texts
+        if self._num_skipped > 0:
+            if self._done == 0 and self._num_skipped == num_texts:
+                blank = "" if self._num_skipped == number else " that are not blank"
+                raise ValueError(
+                    f"All lines{blank} were skipped, {self._num_skipped:,} of {number:,}; the first error: "
+                    f"{self._first_error}"
+                )
+            print(f"vaswani: {self._num_skipped:,} of {number:,} lines were skipped", file=sys.stderr)
+        if self._bar is not None:
+            seconds = time.perf_counter() - self._start
+            sentences = "sentence" if number == 1 else "sentences"
+            print(
+                f"{number:,} {sentences} in {seconds:.1f} s, {number / seconds:,.1f} sentences/s",
+                file=sys.stderr,
             )
-        print(f"vaswani: {self._num_skipped:,} of {self._num_lines:,} lines were skipped", file=sys.stderr)
 
     def _at_line(self, number: int, error: str) -> str:
         is_named = re.search(rf"\b(line|pair) {number:,}\b", error, re.IGNORECASE)
         if is_named or self._place == "`--text`":
             return error
         return f"Line {number:,} of {self._place}: {error}"
-
-
-class Progress:
-    """Context manager that shows a progress bar on a terminal, and prints the speed to stderr at the end.
-
-    `total` is the number of all items, of which an earlier run has written `done` items. If `is_hidden` is
-    True, nothing is shown or printed.
-    """
-
-    def __init__(
-        self,
-        work: str,
-        total: int | None,
-        done: int = 0,
-        *,
-        to_file: bool = False,
-        is_hidden: bool = False,
-    ):
-        from tqdm.auto import tqdm
-
-        # Show no progress bar if the user types the input in the terminal, or if the command prints the
-        # results to the terminal. With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
-        is_typed = total is None and is_terminal(sys.stdin)
-        is_read = is_terminal(sys.stdout) and not to_file
-        disable = True if is_hidden or is_typed or is_read else None
-        self._is_hidden = is_hidden
-        self._number = 0
-        self._start = time.perf_counter()
-        self._bar = tqdm(
-            total=total, initial=done, unit=" sentences", desc=work, disable=disable, leave=False
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def advance(self) -> None:
-        """Count one more item."""
-        self._number += 1
-        self._bar.update()
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self._bar.close()
-        if error is None and not self._is_hidden:
-            seconds = time.perf_counter() - self._start
-            sentences = "sentence" if self._number == 1 else "sentences"
-            print(
-                f"{self._number:,} {sentences} in {seconds:.1f} s, {self._number / seconds:,.1f} sentences/s",
-                file=sys.stderr,
-            )
 
 
 def is_terminal(stream: Any) -> bool:

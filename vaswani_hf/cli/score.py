@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from ..data.lines import check_equally_many, decode_line, read_raw_lines
 from ..model.requests_vaswani import InvalidInput, try_parse
-from .lines import LineReport, Progress, count_lines, translation_as_json
+from .lines import LineReport, count_lines, translation_as_json
 from .options import (
     LANGUAGES,
     SCORING,
@@ -62,10 +62,10 @@ def run(options: ScoreOptions) -> None:
     scored = translator.score(sources, targets, return_alignments=options.as_json, **settings)
     as_line = translation_as_json if options.as_json else _as_columns
     place = f"{options.source} and {options.target}"
-    with Progress("scoring", total) as progress, LineReport(place) as report:
+    with LineReport(place) as report:
+        report.show_progress("scoring", total)
         for translation in scored:
             report.add(translation)
-            progress.advance()
             output.write(as_line(translation))
 
 

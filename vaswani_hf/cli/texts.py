@@ -15,7 +15,6 @@ from ..model.requests_vaswani import InvalidInput, Request, check_text, try_pars
 from .lines import (
     CountedRequests,
     LineReport,
-    Progress,
     count_lines,
     is_terminal,
     translation_as_json,
@@ -145,15 +144,11 @@ def translate_texts(
             load, counted, chosen, done, num_workers=num_workers, dtype=options.dtype
         )
         total = None if options.input is None else count_lines(options.input, skips)
-        to_file = options.output is not None
-        with (
-            closing(translations),
-            Progress(work, total, done, to_file=to_file, is_hidden=options.text is not None) as progress,
-            LineReport(options.place, done, counted) as report,
-        ):
+        with closing(translations), LineReport(options.place, done, counted) as report:
+            if options.text is None:
+                report.show_progress(work, total, to_file=options.output is not None)
             for translation in translations:
                 report.add(translation)
-                progress.advance()
                 file.write(_as_line(translation, options))
         if counted.num_read < done:
             raise InvalidValueError(_more_lines(options, done))
