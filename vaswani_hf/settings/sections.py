@@ -289,8 +289,13 @@ class PublishingSettings(Settings):
     @property
     def trackio(self) -> dict[str, Any]:
         """The settings of Trackio in the recipe, as arguments of `TrainingArguments` of transformers."""
-        keys = {"project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"}
-        return self.model_dump(include=keys, exclude_none=True)
+        values = {
+            "project": self.project,
+            "trackio_space_id": self.trackio_space_id,
+            "trackio_bucket_id": self.trackio_bucket_id,
+            "trackio_static_space_id": self.trackio_static_space_id,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     @model_validator(mode="after")
     def _check_push(self) -> Self:
