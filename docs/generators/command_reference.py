@@ -8,7 +8,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from vaswani_hf.cli import COMMANDS
-from vaswani_hf.cli.arguments import GROUPS, group_of, option_of, type_of_field, values_of
+from vaswani_hf.cli.arguments import GROUPS, group_of, option_of, placeholder_of, type_of_field
+from vaswani_hf.cli.options import RecipeKeyOptions
 
 HEAD = """# Commands
 
@@ -61,7 +62,7 @@ def command_reference() -> str:
                 title = f"{group[:1].upper()}{group[1:]}"
                 head = [f"**{title}**", "", "| option | values | default | meaning |", "|---|---|---|---|"]
                 parts.append("\n".join([*head, *rows]) + "\n")
-        if command.options.field_of_recipe_keys() is not None:
+        if issubclass(command.options, RecipeKeyOptions):
             parts.append("Any key of the recipe can follow as `--key value`.\n")
     return "\n".join(parts)
 
@@ -73,7 +74,7 @@ def _row(name: str, field: FieldInfo) -> str:
 
 def _values(field: FieldInfo) -> str:
     """Return the values that a field accepts, in Markdown."""
-    shown = values_of(field)
+    shown = placeholder_of(field)
     if shown and shown[0] == "{":
         return ", ".join(f"`{value}`" for value in shown.strip("{}").split(","))
     kind = type_of_field(field)

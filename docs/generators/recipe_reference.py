@@ -23,8 +23,8 @@ from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
 from vaswani_hf.recipe.recipe import SECTIONS, recipe_classes
-from vaswani_hf.settings.base import format_value
-from vaswani_hf.settings.keys import KeyFacts, key_facts, on_resume
+from vaswani_hf.settings.base import facts_of, format_value
+from vaswani_hf.settings.keys import KeyFacts, on_resume
 from vaswani_hf.settings.sections import MODEL_KEYS
 
 RECIPES = recipe_classes()
@@ -221,8 +221,8 @@ def accepts_bool(kind: Any) -> bool:
 
 def range_words(field: FieldInfo) -> str:
     """Return the limits of a numeric key as text, such as "from 0 to 1"."""
-    facts = key_facts(field)
-    found = [facts["range"]] if "range" in facts else []
+    facts = facts_of(field)
+    found = [facts["range"]] if facts.get("range") else []
     for annotated in [field, *typing.get_args(field.annotation)]:
         for limit in getattr(annotated, "metadata", getattr(annotated, "__metadata__", [])):
             for name, words in (("gt", "above"), ("ge", "from"), ("lt", "below"), ("le", "to")):
@@ -262,7 +262,7 @@ def rows() -> list[RecipeKey]:
                 key=key,
                 type=" or ".join(kinds),
                 default=default_words(field),
-                unit=key_facts(field).get("unit", ""),
+                unit=facts_of(field).get("unit", ""),
                 range=range_words(field),
                 meaning=description(found),
                 is_boolean=accepts_bool(field.annotation),
@@ -326,7 +326,7 @@ def schema() -> dict[str, Any]:
                     forms.append(form)
             form = forms[0] if len(forms) == 1 else {"anyOf": forms}
             help = description(found).replace("`", "")
-            if unit := key_facts(found[0][1]).get("unit"):
+            if unit := facts_of(found[0][1]).get("unit"):
                 help += f" Unit: {unit}."
             of_section[key] = {"description": help, **form}
         if section:

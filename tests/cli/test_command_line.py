@@ -19,16 +19,17 @@ from vaswani_hf.cli.arguments import (
     make_parser,
     normalised,
     option_of,
-    recipe_keys,
     type_of_field,
 )
 from vaswani_hf.cli.certify import CertifyOptions
-from vaswani_hf.cli.options import Options, command_line_settings, on_command_line
+from vaswani_hf.cli.options import Options, on_command_line
 from vaswani_hf.cli.output import LineOutput, check_output, output_file
+from vaswani_hf.cli.recipe_keys import read_keys
 from vaswani_hf.cli.train import RecipeOptions
 from vaswani_hf.cli.translate import TranslateOptions
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
 from vaswani_hf.model.translator_vaswani import DEFAULT_SEARCH
+from vaswani_hf.settings.base import facts_of
 from vaswani_hf.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -51,13 +52,18 @@ def parse(*words: str) -> Options:
     parser = CommandParser(prog="example")
     add_options(parser, _Example)
     values = vars(parser.parse_args(normalised(words, _Example)))
-    return _Example.of_command_line(values)
+    return _Example.load(values, "--")
 
 
 def test_words_become_the_values_of_a_class():
     options = parse("here", "--more_places", "a", "b", "--number", "3", "--share=1")
     assert options == _Example(place="here", more_places=["a", "b"], number=3, share=1.0)
-    assert options.given() == {"place": "here", "more_places": ["a", "b"], "number": 3, "share": 1.0}
+    assert options.model_dump(exclude_unset=True) == {
+        "place": "here",
+        "more_places": ["a", "b"],
+        "number": 3,
+        "share": 1.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -173,11 +179,11 @@ def test_a_name_has_one_meaning_in_all_commands_and_recipe_keys():
     kinds = {}
     for name, command in COMMANDS.items():
         for field_name, field in command.options.command_line().items():
-            if not command_line_settings(field).get("positional"):
+            if not facts_of(field).get("positional"):
                 kind = type_of_field(field)
                 kinds.setdefault(option_of(field_name, field), {})[name] = kind is bool
-    for place, is_boolean in recipe_keys().items():
-        kinds.setdefault(f"--{place.split('.')[-1]}", {})[place] = is_boolean
+    for place, key in read_keys().items():
+        kinds.setdefault(f"--{key.key}", {})[place] = key.is_boolean
     assert {option: of for option, of in kinds.items() if len(set(of.values())) > 1} == {}
     assert [name for name, of in kinds.items() if name == "--text" and "evaluate" in of] == []
 
@@ -185,12 +191,12 @@ def test_a_name_has_one_meaning_in_all_commands_and_recipe_keys():
 def test_several_processes_translate_on_the_cpu():
     for num_workers, device in ((1, None), (2, "cpu")):
         values = {"model": "m", "text": "a", "workers": num_workers}
-        options = TranslateOptions.of_command_line(values)
+        options = TranslateOptions.load(values, "--")
         assert options.translator_loader("m", []).args == ("m", device)
 
 
 def test_a_boolean_recipe_key_needs_no_value():
-    words = normalised(["--resume", "--lowercase", "false", "--bf16"], RecipeOptions, recipe_keys())
+    words = normalised(["--resume", "--lowercase", "false", "--bf16"], RecipeOptions, read_keys())
     assert words == ["--resume=true", "--lowercase", "false", "--bf16=true"]
 
 

@@ -402,7 +402,7 @@ def test_without_work_for_two_no_process_starts(translate, source, tmp_path, mon
         translate("--workers", "2", "--window", "5", "--input", source, "--output", output, "--resume")[0]
         == 0
     )
-    monkeypatch.setattr("vaswani_hf.cli.lines._is_terminal", lambda stream: stream is sys.stdin)
+    monkeypatch.setattr("vaswani_hf.cli.texts.is_terminal", lambda stream: stream is sys.stdin)
     code, out, errors = translate("--workers", "2", stdin=b"eins\nja?\n")
     assert (code, out) == (0, "eins\nja?\n")
     message = "vaswani waits for texts: type one text per line, and end the input with Ctrl-D\n"

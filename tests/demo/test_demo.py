@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from vaswani_hf.cli import demo, main
+from vaswani_hf.cli import main
 from vaswani_hf.demo.models import load_directions
 
 gradio = pytest.importorskip("gradio", reason="the extra `demo` is not installed")
@@ -58,7 +58,7 @@ def test_the_command_prints_the_address_and_no_advice_of_gradio(launched, both_d
 def test_a_missing_library_and_a_model_twice_are_one_sentence(vaswani, copier_checkpoint, monkeypatch):
     code, _, sentence = vaswani("demo", copier_checkpoint, copier_checkpoint)
     assert code == 2 and sentence == f"`models` names {copier_checkpoint} twice; name it once."
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    monkeypatch.setattr("vaswani_hf.version.find_spec", lambda name: None)
     code, _, sentence = vaswani("demo", copier_checkpoint)
     assert code == 2 and sentence.startswith(
         "`vaswani demo` needs more libraries; install them with `pip install"

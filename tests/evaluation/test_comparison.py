@@ -1,6 +1,5 @@
 """Comparisons of systems: p-values against slow definitions, buckets against direct scores, few sentences, the picture."""
 
-import dataclasses
 import io
 import itertools
 import math
@@ -16,7 +15,6 @@ from vaswani_hf.evaluation.bleu import score_translations
 from vaswani_hf.evaluation.comparison import (
     Comparison,
     LengthBucket,
-    PValues,
     Score,
     SystemRow,
     check_comparable,
@@ -91,10 +89,10 @@ def test_randomization_equals_the_enumeration_of_all_exchanges(texts, results):
     observed = abs(bleu(worse.sum(0)) - bleu(better.sum(0)))
     exact = (differences >= observed - 1e-9).mean()
     assert 0.01 < exact < 0.6
-    found = results.systems[1].scores["bleu"]
+    found = results.systems[1].bleu
     assert found.score == pytest.approx(bleu(better.sum(0)))
     # Four standard deviations of 10,000 trials.
-    assert found.p_values.randomization == pytest.approx(
+    assert found.p_randomization == pytest.approx(
         exact, abs=4 * math.sqrt(exact * (1 - exact) / 10_000) + 2e-3
     )
 
@@ -110,9 +108,9 @@ def test_bootstrap_and_interval_equal_resampling_with_the_same_sentences_for_bot
     differences = np.abs(samples[:, 1] - samples[:, 0])
     observed = bleu(better.sum(0)) - bleu(worse.sum(0))
     expected = (differences - differences.mean() > observed).mean()
-    found = [row.scores["bleu"] for row in results.systems]
+    found = [row.bleu for row in results.systems]
     assert 0.01 < expected < 0.6
-    assert found[1].p_values.bootstrap == pytest.approx(expected, abs=0.05)
+    assert found[1].p_bootstrap == pytest.approx(expected, abs=0.05)
     # The interval has the width of the percentile interval, around the mean.
     for score, scores in zip(found, samples.T, strict=True):
         ends = np.percentile(scores, [2.5, 97.5])
@@ -133,9 +131,9 @@ def test_buckets_have_the_direct_scores_of_their_sentences(texts, results):
         for row in bucket.systems:
             ours = [systems[row.system][number] for number in chosen]
             direct = score_translations(ours, [references[number] for number in chosen], tokenize="none")
-            assert row.scores["bleu"].score == pytest.approx(direct["bleu"])
-            assert row.scores["chrf"].score == pytest.approx(direct["chrf"])
-            assert (row.scores["bleu"].confidence_interval is None) == (len(chosen) < 10)
+            assert row.bleu.score == pytest.approx(direct["bleu"])
+            assert row.chrf.score == pytest.approx(direct["chrf"])
+            assert (row.bleu.confidence_interval is None) == (len(chosen) < 10)
 
 
 def test_the_bucket_of_a_length():
@@ -145,8 +143,8 @@ def test_the_bucket_of_a_length():
 
 def test_signatures_name_both_tests(results):
     for name in ("bleu", "chrf"):
-        assert "|bs:1000|ar:10000|seed:12345|" in results.signatures[name]
-    assert "tok:none" in results.signatures["bleu"]
+        assert "|bs:1000|ar:10000|seed:12345|" in getattr(results, f"{name}_signature")
+    assert "tok:none" in results.bleu_signature
 
 
 @pytest.mark.parametrize("number", [1, 9])
@@ -157,11 +155,11 @@ def test_few_sentences_have_scores_but_neither_intervals_nor_p_values(texts, num
     found = compare_systems(few, sources[:number], references[:number])
     assert found.systems[1].differing_sentences == number
     for key in ("bleu", "chrf"):
-        score = found.systems[1].scores[key]
+        score = getattr(found.systems[1], key)
         direct = score_translations(few["better"], references[:number])[key]
         assert score.score == pytest.approx(direct)
         assert score.confidence_interval is None
-        assert score.p_values == PValues(bootstrap=None, randomization=None)
+        assert (score.p_bootstrap, score.p_randomization) == (None, None)
     assert found.notes == [
         f"better differs from the baseline in {number} of the translations, but a p-value needs at least 10 different translations.",
         f"Confidence intervals need 10 sentences, but there are {number}.",
@@ -172,23 +170,23 @@ def test_equal_translations_have_no_p_value_and_empty_ones_no_score(texts, few_s
     sources, references, systems = texts
     translations = {"one": systems["worse"], "other": systems["worse"], "empty": [""] * len(sources)}
     _, other, empty = compare_systems(translations, sources, references).systems
-    assert other.scores["bleu"].confidence_interval is not None
-    assert other.scores["bleu"].p_values == PValues(bootstrap=None, randomization=None)
-    assert empty.scores["bleu"].score == empty.scores["chrf"].score == 0
+    assert other.bleu.confidence_interval is not None
+    assert (other.bleu.p_bootstrap, other.bleu.p_randomization) == (None, None)
+    assert empty.bleu.score == empty.chrf.score == 0
 
 
 def test_the_tables_show_all_systems_and_scores(results):
     lines = comparison_as_text(results).split("\n")
     cells = {line.split()[0]: line.split() for line in lines[:4]}
-    score = results.systems[1].scores["bleu"]
+    score = results.systems[1].bleu
     low, high = score.confidence_interval
     numbers = [f"{score.score:.2f}", f"{low:.2f}", "to", f"{high:.2f}"]
-    p_values = [f"{score.p_values.bootstrap:.4f}", f"{score.p_values.randomization:.4f}"]
+    p_values = [f"{score.p_bootstrap:.4f}", f"{score.p_randomization:.4f}"]
     assert cells["better"] == ["better", *numbers, *p_values]
     assert cells["worse"][:2] == ["worse", "(baseline)"] and len(cells["worse"]) == 6
-    assert lines[3] == results.signatures["bleu"]
+    assert lines[3] == results.bleu_signature
     first = results.lengths[0]
-    scores = [f"{row.scores['chrf'].score:.2f}" for row in first.systems]
+    scores = [f"{row.chrf.score:.2f}" for row in first.systems]
     table = lines[lines.index("chrF by number of source words") :]
     assert table[1].split() == ["words", "sentences", "worse", "better"]
     assert table[2].split() == [first.words, str(first.sentences), *scores]
@@ -196,37 +194,48 @@ def test_the_tables_show_all_systems_and_scores(results):
 
 def test_the_json_has_no_keys_for_missing_values():
     score = Score(score=20.0, confidence_interval=(18.5, 21.5))
-    p_values = PValues(bootstrap=0.25, randomization=None)
+    tested = Score(score=30.0, confidence_interval=None, p_bootstrap=0.25, p_randomization=None)
     rows = [
-        SystemRow(system="one", differing_sentences=0, scores={"bleu": score}, comet=0.5),
-        SystemRow(
-            system="two",
-            differing_sentences=3,
-            scores={"bleu": Score(score=30.0, confidence_interval=None, p_values=p_values)},
-            comet=None,
-        ),
+        SystemRow(system="one", differing_sentences=0, bleu=score, chrf=score, comet=Score(score=0.5)),
+        SystemRow(system="two", differing_sentences=3, bleu=tested, chrf=score),
     ]
-    of_bucket = SystemRow(system="one", differing_sentences=None, scores={"bleu": score}, comet=None)
+    of_bucket = SystemRow(system="one", bleu=score, chrf=score)
     bucket = LengthBucket(words="0-10", sentences=7, systems=[of_bucket])
     found = Comparison(
-        sentences=9, systems=rows, lengths=[bucket], signatures={"bleu": "tok:none"}, notes=["a note"]
+        baseline="one",
+        sentences=9,
+        systems=rows,
+        lengths=[bucket],
+        bleu_signature="tok:none",
+        chrf_signature="case:mixed",
+        notes=["a note"],
     )
-    of_one = {"score": 20.0, "confidence_interval": (18.5, 21.5)}
+    of_one = {"score": 20.0, "confidence_interval": [18.5, 21.5]}
     of_two = {"score": 30.0, "confidence_interval": None, "p_bootstrap": 0.25, "p_randomization": None}
     expected = {
         "baseline": "one",
         "sentences": 9,
         "systems": [
-            {"system": "one", "differing_sentences": 0, "bleu": of_one, "comet": {"score": 0.5}},
-            {"system": "two", "differing_sentences": 3, "bleu": of_two},
+            {
+                "system": "one",
+                "differing_sentences": 0,
+                "bleu": of_one,
+                "chrf": of_one,
+                "comet": {"score": 0.5},
+            },
+            {"system": "two", "differing_sentences": 3, "bleu": of_two, "chrf": of_one},
         ],
-        "lengths": [{"words": "0-10", "sentences": 7, "systems": [{"system": "one", "bleu": of_one}]}],
+        "lengths": [
+            {"words": "0-10", "sentences": 7, "systems": [{"system": "one", "bleu": of_one, "chrf": of_one}]}
+        ],
         "bleu_signature": "tok:none",
+        "chrf_signature": "case:mixed",
         "notes": ["a note"],
     }
     assert found.as_json() == expected
-    named = dataclasses.replace(found, comet_model="user/comet", recipe_note="a recipe")
-    assert named.as_json() == {**expected, "comet_model": "user/comet", "recipe_note": "a recipe"}
+    found.comet_model = "user/comet"
+    found.recipe_note = "a recipe"
+    assert found.as_json() == {**expected, "comet_model": "user/comet", "recipe_note": "a recipe"}
 
 
 def test_progress_names_the_metric_and_ends_when_the_work_does(texts, few_samples, monkeypatch):
@@ -242,8 +251,8 @@ def test_progress_names_the_metric_and_ends_when_the_work_does(texts, few_sample
 
 
 def test_a_picture_takes_any_name_and_is_the_same_twice(results):
-    systems = [dataclasses.replace(row, system=f"_$\\{row.system}$") for row in results.systems]
-    renamed = dataclasses.replace(results, systems=systems)
+    systems = [row.model_copy(update={"system": f"_$\\{row.system}$"}) for row in results.systems]
+    renamed = results.model_copy(update={"systems": systems})
     picture = comparison_picture(renamed)
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
     assert picture == comparison_picture(renamed)
@@ -271,7 +280,7 @@ def test_equal_scores_of_other_translations_are_no_difference(few_samples):
         systems["one"][2 * number] = f"a x y d {2 * number}"
         systems["two"][2 * number + 1] = f"a x y d {2 * number + 1}"
     rows = compare_systems(systems, references, references).systems
-    one, two = (row.scores["bleu"] for row in rows)
+    one, two = (row.bleu for row in rows)
     assert rows[1].differing_sentences == 30
     assert one.score == pytest.approx(two.score)
-    assert two.p_values == PValues(bootstrap=1.0, randomization=1.0)
+    assert (two.p_bootstrap, two.p_randomization) == (1.0, 1.0)

@@ -29,6 +29,7 @@ class Section(Settings):
     form: Literal["a", "b"] | None = None
     language: str = "en"
     begin: str | Part | None = None
+    sizes: dict[str, int] | int = 0
 
 
 class Whole(Settings):
@@ -62,6 +63,8 @@ class Whole(Settings):
             {"cuont": 1},
             "`section.cuont` is not a key, but has the value 1; the nearest key is `section.count`.",
         ),
+        ({"sizes": {"Large-1": "x"}}, "`section.sizes.Large-1` must be an integer, but is 'x'."),
+        ({"sizes": {"int": "x"}}, "`section.sizes.int` must be an integer, but is 'x'."),
         (3, "`section` must be a mapping of keys to values, but is 3."),
     ],
 )
@@ -73,7 +76,7 @@ def test_a_wrong_value_is_one_sentence(values, sentence):
 def test_a_missing_value_and_a_prefix_are_named():
     with pytest.raises(ValidationError) as error:
         Whole()
-    assert explain_invalid(error.value, "--") == "`--name` must be given, but is missing."
+    assert explain_invalid(error.value, {}, "--") == "`--name` must be given, but is missing."
 
 
 def test_integers_are_floats_and_sections_never_change():

@@ -175,7 +175,7 @@ def validate_record(kind: type[AnyRecord], content: dict[str, Any], path: Path, 
     except ValidationError as error:
         raise ValueError(
             f"The record '{path}' must hold what `{command}` writes, but does not "
-            f"({explain_invalid(error).removesuffix('.')}); restore it or remove it."
+            f"({explain_invalid(error, content).removesuffix('.')}); restore it or remove it."
         ) from None
 
 

@@ -216,7 +216,7 @@ def _run(words: list[str]) -> int:
     command = COMMANDS[words[0]]
     values, verbosity = parse_words(words[0], command, words[1:])
     try:
-        options = command.options.of_command_line(values)
+        options = command.options.load(values, "--")
     except InvalidValueError as error:
         # Do not call `report`, because the import of huggingface_hub takes time.
         print(f"vaswani: {error}", file=sys.stderr)
@@ -249,7 +249,7 @@ def _set_log_level(verbosity: int, has_libraries: bool) -> None:
     if has_libraries:
         from transformers.utils import logging as transformers_logging
 
-        transformers_logging.set_verbosity_info() if verbosity > 0 else transformers_logging.set_verbosity_error()
+        transformers_logging.set_verbosity(logging.INFO if verbosity > 0 else logging.ERROR)
 
 
 def _run_user_code(options: Options) -> None:

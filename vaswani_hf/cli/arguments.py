@@ -1,7 +1,8 @@
 """Creates argparse arguments from a class of options, and converts the words of a command line to values."""
 
 import argparse
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from types import NoneType
 from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
@@ -9,9 +10,10 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from ..exit_codes import USAGE_ERROR
+from ..settings.base import facts_of
 from ..settings.names import suggestion
-from .options import Options, command_line_settings
-from .recipe_keys import read_keys
+from .options import Options, RecipeKeyOptions
+from .recipe_keys import RecipeKey, read_keys
 
 # The help lists the options in these groups. The declaration of an option names its group.
 GROUPS = ("input and output", "search", "sampling", "computing")
@@ -32,15 +34,15 @@ def parse_words(name: str, command: Command, words: list[str]) -> tuple[dict[str
     """Return a dict from field names to values, and the verbosity (-1 for `--quiet`, 1 for `--verbose`, else
     0).
     """
-    field_of_recipe_keys = command.options.field_of_recipe_keys()
+    takes_recipe_keys = issubclass(command.options, RecipeKeyOptions)
     parser = make_parser(name, command)
-    keys = {} if field_of_recipe_keys is None else recipe_keys()
+    keys = read_keys() if takes_recipe_keys else {}
     known, unknown = parser.parse_known_args(normalised(words, command.options, keys))
     values = vars(known)
     verbosity = int(values.pop("verbose", False)) - int(values.pop("quiet", False))
-    if field_of_recipe_keys is not None:
+    if takes_recipe_keys:
         parser.check_keys(unknown, keys)
-        values[field_of_recipe_keys] = unknown
+        values["overrides"] = unknown
     elif unknown:
         parser.refuse(unknown)
     return values, verbosity
@@ -49,7 +51,7 @@ def parse_words(name: str, command: Command, words: list[str]) -> tuple[dict[str
 def make_parser(name: str, command: Command) -> "CommandParser":
     """Create the argparse parser of a command. The help of the parser lists the options in groups."""
     epilog = f"example:\n  {command.example}"
-    if command.options.field_of_recipe_keys() is not None:
+    if issubclass(command.options, RecipeKeyOptions):
         epilog = (
             "Any key of the recipe can follow as --key value; vaswani train --help-keys describes all keys."
             f"\n\n{epilog}"
@@ -67,19 +69,17 @@ def make_parser(name: str, command: Command) -> "CommandParser":
         ("-q", "--quiet", "print only results and errors"),
         ("-v", "--verbose", "print debug messages and the traceback of an error"),
     ):
-        switch: dict[str, Any] = {
-            "nargs": "?",
-            "const": True,
-            "type": _reader_of(bool),
-            "metavar": "true|false",
-        }
-        parser.add_argument(short, option, default=argparse.SUPPRESS, help=meaning, **switch)
+        parser.add_argument(
+            short,
+            option,
+            default=argparse.SUPPRESS,
+            help=meaning,
+            nargs="?",
+            const=True,
+            type=_read_switch,
+            metavar="true|false",
+        )
     return parser
-
-
-def recipe_keys() -> dict[str, bool]:
-    """Map each recipe key (`section.key` or `key`) to True if the value of the key is boolean, else False."""
-    return {place: key.is_boolean for place, key in read_keys().items()}
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -96,19 +96,17 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"the argument {words[0]!r} is not expected")
         self.error(self._unknown(option, []))
 
-    def check_keys(self, words: Sequence[str], keys: Collection[str]) -> None:
+    def check_keys(self, words: Sequence[str], keys: Mapping[str, RecipeKey]) -> None:
         """End the process with an error if an option is neither an option of the command nor a recipe key."""
-        names = {place.split(".")[-1] for place in keys} | {*keys}
+        short_names = [key.key for key in keys.values()]
         for word in words:
             option = word.partition("=")[0]
-            if word.startswith("--") and option[2:] not in names:
-                self.error(self._unknown(option, [*keys]))
+            if word.startswith("--") and option[2:] not in (*short_names, *keys):
+                self.error(self._unknown(option, short_names))
 
     def _unknown(self, option: str, keys: list[str]) -> str:
         options = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-        found = suggestion(
-            option.lstrip("-").split(".")[-1], [*options, *(key.split(".")[-1] for key in keys)]
-        )
+        found = suggestion(option.lstrip("-").split(".")[-1], [*options, *keys])
         kind = "option or recipe key" if keys else "option"
         message = f"there is no {kind} {option}"
         if found is not None:
@@ -125,18 +123,18 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
     """Add one argument for each field. The parsed namespace does not contain the options that are not given."""
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for name, field in options.command_line().items():
-        is_positional = command_line_settings(field).get("positional")
+        is_positional = facts_of(field).get("positional")
         kind = type_of_field(field)
         argument: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help_of(field).replace("%", "%%")}
-        argument |= {"type": _reader_of(kind), "metavar": values_of(field)}
+        argument |= {"type": _reader_of(kind), "metavar": placeholder_of(field)}
         if get_origin(kind) is list:
             argument["nargs"] = "+"
         elif kind is bool:
             argument |= {"nargs": "?", "const": True}
         elif is_positional and not field.is_required():
             argument["nargs"] = "?"
-        if "action" in command_line_settings(field):
-            argument["action"] = command_line_settings(field)["action"]
+        if "action" in facts_of(field):
+            argument["action"] = facts_of(field)["action"]
         group = groups[group_of(field)]
         if is_positional:
             group.add_argument(name, **argument)
@@ -146,12 +144,12 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
 
 def group_of(field: FieldInfo) -> str:
     """Return the title of the group in which the help lists an option."""
-    return command_line_settings(field).get("group", "input and output")
+    return facts_of(field).get("group", "input and output")
 
 
 def option_of(name: str, field: FieldInfo) -> str:
     """Return the name of a field on the command line: `--num_beams`, or `model` for a positional argument."""
-    settings = command_line_settings(field)
+    settings = facts_of(field)
     return name if settings.get("positional") else f"--{settings.get('option', name)}"
 
 
@@ -163,12 +161,12 @@ def type_of_field(field: FieldInfo) -> Any:
     return kind
 
 
-def values_of(field: FieldInfo) -> str | None:
+def placeholder_of(field: FieldInfo) -> str | None:
     """Return the placeholder that the help shows for the value of a field."""
     kind = type_of_field(field)
     if get_origin(kind) is Literal:
         return "{" + ",".join(get_args(kind)) + "}"
-    return "true|false" if kind is bool else command_line_settings(field).get("metavar")
+    return "true|false" if kind is bool else facts_of(field).get("metavar")
 
 
 def _help_of(field: FieldInfo) -> str:
@@ -180,36 +178,37 @@ def _help_of(field: FieldInfo) -> str:
 
 
 def _reader_of(kind: Any) -> Callable[[str], Any]:
-    """Return a function that converts a command-line word to `kind`. A word that is not a number stays text;
-    `Settings` reports the error.
-    """
+    """Return a function that converts a command-line word to `kind`."""
+    if kind is bool:
+        return _read_switch
+    return partial(_read_number, kind) if kind in (int, float) else str
 
-    def read(text: str) -> Any:
-        if kind is bool:
-            if text.lower() not in ("true", "false"):
-                raise argparse.ArgumentTypeError(f"must be true or false, but is {text!r}")
-            return text.lower() == "true"
-        if kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                return text
+
+def _read_switch(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"must be true or false, but is {text!r}")
+    return text.lower() == "true"
+
+
+def _read_number(kind: type, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        # `Settings` reports the error.
         return text
-
-    return read
 
 
 def normalised(
-    words: Sequence[str], options: type[Options], keys: Mapping[str, bool] | None = None
+    words: Sequence[str], options: type[Options], keys: Mapping[str, RecipeKey] | None = None
 ) -> list[str]:
     """Write option names with underscores (`--some_name`), and add `=true` to each boolean option or recipe
-    key without a value (`--json=true`). `keys` is the result of `recipe_keys`.
+    key without a value (`--json=true`). `keys` is the result of `read_keys`.
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
-    for place, is_boolean in (keys or {}).items():
-        if is_boolean:
-            switches |= {f"--{place}", f"--{place.split('.')[-1]}"}
+    for place, key in (keys or {}).items():
+        if key.is_boolean:
+            switches |= {f"--{place}", f"--{key.key}"}
     found = []
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         if word.startswith("--"):

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from ..model.errors_vaswani import InvalidValueError
 from .options import ModelOptions, check_file, on_command_line
 from .output import standard_output
-from .recorded_split import TestSet, recorded_test_set
+from .recorded_split import NamedTestSet, recorded_test_set
 
 if TYPE_CHECKING:
     from ..recipe.recipe import Recipe
@@ -61,11 +61,10 @@ def run(options: CertifyOptions) -> None:
     folder = checkpoint_folder(options.model_name)
     recipe: Any = recorded_recipe(folder)
     test_set = _test_set(options, recipe)
-    number = min(options.num_sentences, len(test_set.sources))
     certificate = certify(
         options.model_name,
-        test_set.sources[:number],
-        test_set.references[:number],
+        test_set.sources[: options.num_sentences],
+        test_set.references[: options.num_sentences],
         num_beams=options.num_beams,
         formats=options.formats,
         evaluation=None if recipe is None else recipe.evaluation,
@@ -85,11 +84,11 @@ def run(options: CertifyOptions) -> None:
         raise CertificateError("; ".join(found))
 
 
-def _test_set(options: CertifyOptions, recipe: "Recipe | None") -> TestSet:
+def _test_set(options: CertifyOptions, recipe: "Recipe | None") -> NamedTestSet:
     """Return the test set that the options name, or the test set of the recipe."""
     from ..evaluation.systems import read_test_set
 
     if options.source is None or options.reference is None:
         return recorded_test_set(recipe, "--source", "give `--source` and `--reference`")
     sources, references = read_test_set(options.source, options.reference)
-    return TestSet(sources, references, Path(options.source).name)
+    return NamedTestSet(sources, references, Path(options.source).name)

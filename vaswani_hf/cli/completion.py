@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from .arguments import Command, option_of, recipe_keys
-from .options import Options, on_command_line
+from .arguments import Command, option_of
+from .options import Options, RecipeKeyOptions, on_command_line
+from .recipe_keys import read_keys
 
 _BASH = """_vaswani() {
     local current="${COMP_WORDS[COMP_CWORD]}" words=""
@@ -41,8 +42,8 @@ def run(options: CompletionOptions, commands: Mapping[str, Command]) -> None:
     for name, command in commands.items():
         fields = command.options.command_line().items()
         names = [option_of(field_name, field) for field_name, field in fields]
-        if command.options.field_of_recipe_keys() is not None:
-            names += [f"--{key}" for key in recipe_keys()]
+        if issubclass(command.options, RecipeKeyOptions):
+            names += [f"--{key}" for key in read_keys()]
         words[name] = [*(name for name in names if name.startswith("--")), "--help", "--quiet", "--verbose"]
     if options.shell == "fish":
         print(_fish_script(words, {name: command.help for name, command in commands.items()}))

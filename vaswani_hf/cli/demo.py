@@ -1,14 +1,13 @@
 """`vaswani demo`: opens a page in the browser on which people try one or several models."""
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from ..model.errors_vaswani import InvalidValueError
-from ..version import install_command
+from ..version import are_installed, install_command
 from .options import CodeOptions, DeviceOptions, check_different, on_command_line
 
 
@@ -32,7 +31,7 @@ class DemoOptions(DeviceOptions, CodeOptions):
 
 def run(options: DemoOptions) -> None:
     """Serve the page until a signal ends the command."""
-    if find_spec("gradio") is None:
+    if not are_installed(["gradio"]):
         raise InvalidValueError(
             f"`vaswani demo` needs more libraries; install them with `{install_command('demo')}`."
         )

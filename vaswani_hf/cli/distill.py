@@ -12,7 +12,7 @@ from pydantic import model_validator
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import Request
-from .lines import CountedRequests, json_line, report_bad_lines, with_progress
+from .lines import CountedRequests, LineReport, json_line
 from .options import (
     LANGUAGES,
     SEARCH,
@@ -123,22 +123,17 @@ def _translated(
 
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
-    def requests() -> Iterator[Request]:
-        for number, pair in enumerate(pairs, 1):
-            if number > done:
-                waiting.append((number, pair))
-            yield Request(tag + pair["source"])
-
-    counted = CountedRequests(requests())
+    counted = CountedRequests(_requests(pairs, tag, done, waiting))
     first, *others = options.teacher
     load = options.translator_loader(first, others)
     total = len(pairs) if isinstance(pairs, Sized) else None
     translations = translate_remaining(
         load, counted, chosen, done, num_workers=options.workers, dtype=options.dtype
     )
-    with closing(translations):
-        lines = report_bad_lines(translations, "the training split", done, counted)
-        for translation in with_progress(lines, "distilling", total, done, to_file=True):
+    with closing(translations), LineReport("the training split", done, counted) as report:
+        report.show_progress("distilling", total, to_file=True)
+        for translation in translations:
+            report.add(translation)
             number, pair = waiting.popleft()
             yield number, pair, translation
     if counted.num_read < done:
@@ -146,3 +141,13 @@ def _translated(
             f"`--output` must not have more training pairs than the recipe, but {options.output} has "
             f"{done + 1:,}; give another name."
         )
+
+
+def _requests(
+    pairs: Any, tag: str, done: int, waiting: deque[tuple[int, dict[str, str]]]
+) -> Iterator[Request]:
+    """Yield a request for each training pair. Add the pairs after the first `done` pairs to `waiting`."""
+    for number, pair in enumerate(pairs, 1):
+        if number > done:
+            waiting.append((number, pair))
+        yield Request(tag + pair["source"])

@@ -28,14 +28,13 @@ def run(options: EnvOptions) -> None:
     """Print one version or one property of the hardware per line."""
     import torch
 
-    from ..processor import processor_name
+    from ..processor import capability, processor_name
 
     facts = {"vaswani_hf": f"{__version__} ({Path(__file__).parents[1]})"}
     facts["python"] = f"{platform.python_version()} on {platform.platform()}"
     for name in _LIBRARIES:
         facts[name] = _version_of(name)
-    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-    found = [name for name in ("avx2", "avx512_bf16", "amx_bf16", "bf16") if capabilities.get(name)]
+    found = [name for name in ("avx2", "avx512_bf16", "amx_bf16", "bf16") if capability(name)]
     facts["processor"] = f"{processor_name()}; {os.cpu_count()} cores"
     facts["processor instructions"] = ", ".join(found) or "unknown"
     facts["threads of torch"] = str(torch.get_num_threads())

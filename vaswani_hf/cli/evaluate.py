@@ -344,7 +344,7 @@ def _scoring(options: EvaluateOptions, systems: "list[System]") -> _Scoring:
         recipe = None if system.folder is None else readable_record(recipe_file(system.folder))
         if recipe is not None:
             recipes[system.name] = recipe
-    given = {name: value for name, value in options.given().items() if name in RECIPE_KEYS}
+    given = options.model_dump(include=set(RECIPE_KEYS), exclude_unset=True)
     from_recipes = scoring_of_recipes(given, {name: recipe.evaluation for name, recipe in recipes.items()})
     return _Scoring(
         options={**from_recipes, **given, "split_compounds": options.split_compounds},
@@ -394,9 +394,7 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
     from ..evaluation.systems import read_systems
     from ..translation.translator import Translator
 
-    def load(name: str) -> Translator:
-        return Translator.from_pretrained(name, options.device, **options.precision)
-
+    load = partial(Translator.from_pretrained, device=options.device, **options.precision)
     num_sentences = len(test_set.sources)
     settings = options.translation_settings()
     return read_systems(options.systems, str(options.source), num_sentences, load, settings)

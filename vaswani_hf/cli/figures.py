@@ -1,6 +1,5 @@
 """`vaswani figures`: draws the pictures of a checkpoint."""
 
-from collections.abc import Mapping
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -72,16 +71,10 @@ def run(options: FiguresOptions) -> None:
         translator,
         texts[: options.num_sentences],
         options.output,
-        verbs=_partners(options.verbs, default_verbs(language)),
-        pronouns=_partners(options.pronouns, default_pronouns(language)),
+        verbs=read_partners(options.verbs, "--verbs") or default_verbs(language),
+        pronouns=read_partners(options.pronouns, "--pronouns") or default_pronouns(language),
         least_distance=options.least_distance,
         text=options.text,
         layer=options.layer,
         record=record,
     )
-
-
-def _partners(
-    given: list[str], default: Mapping[str, frozenset[str]] | None
-) -> Mapping[str, frozenset[str]] | None:
-    return read_partners(given, "") if given else default

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ..data.lines import read_lines, read_raw_lines
 from ..model.requests_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
@@ -36,84 +36,102 @@ class CountedRequests:
             yield request
 
 
-def report_bad_lines(
-    translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
-) -> Iterator[Any]:
-    """Yield the translations, and report skipped lines of the input `place` on stderr. The first translation
-    belongs to line `done + 1` of the input.
+class LineReport:
+    """Context manager that reports on stderr how a command processes the lines of an input: skipped lines, and
+    with `show_progress` also the progress and the speed.
+
+    `place` is the name of the input in messages. An earlier run has read the first `done` lines of the input.
+    An error about a line gets the number of the line.
     """
-    num_lines = 0
-    num_skipped = 0
-    first_error = ""
-    for translation in _with_line_in_errors(translations, place):
-        num_lines += 1
-        if error := getattr(translation, "error", None):
-            num_skipped += 1
-            sentence = _at_line(done + num_lines, place, error)
-            first_error = first_error or sentence
-            if num_skipped <= MOST_WARNINGS:
-                print(f"vaswani: skipped: {sentence}", file=sys.stderr)
-        yield translation
-    if num_skipped == 0:
-        return
-    num_texts = num_lines if requests is None else requests.num_texts
-    if done == 0 and num_skipped == num_texts:
-        blank = "" if num_skipped == num_lines else " that are not blank"
-        raise ValueError(
-            f"All lines{blank} were skipped, {num_skipped:,} of {num_lines:,}; the first error: {first_error}"
+
+    def __init__(self, place: str, done: int = 0, requests: CountedRequests | None = None):
+        self._place = place
+        self._done = done
+        self._requests = requests
+        self._num_lines = 0
+        self._num_skipped = 0
+        self._first_error = ""
+        self._bar: Any = None
+        self._start = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def show_progress(self, work: str, total: int | None, to_file: bool = False) -> None:
+        """Show a progress bar on a terminal, and print the speed at the end. `total` is the number of all lines
+        of the input, if it is known.
+        """
+        from tqdm.auto import tqdm
+
+        # Show no progress bar if the user types the input in the terminal, or if the command prints the
+        # results to the terminal. With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
+        is_typed = total is None and is_terminal(sys.stdin)
+        is_read = is_terminal(sys.stdout) and not to_file
+        self._bar = tqdm(
+            total=total,
+            initial=self._done,
+            unit=" sentences",
+            desc=work,
+            disable=True if is_typed or is_read else None,
+            leave=False,
         )
-    print(f"vaswani: {num_skipped:,} of {num_lines:,} lines were skipped", file=sys.stderr)
+
+    def add(self, translation: Any) -> None:
+        """Count the translation of the next line. If the line was skipped, print the reason."""
+        self._num_lines += 1
+        if self._bar is not None:
+            self._bar.update()
+        error = getattr(translation, "error", None)
+        if not error:
+            return
+        self._num_skipped += 1
+        sentence = self._at_line(self._done + self._num_lines, error)
+        self._first_error = self._first_error or sentence
+        if self._num_skipped <= MOST_WARNINGS:
+            print(f"vaswani: skipped: {sentence}", file=sys.stderr)
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        if error is None:
+            self._print_summary()
+        elif isinstance(error, LINE_ERRORS):
+            number = getattr(error, "line_number", None)
+            if number is not None and self._place != "`--text`":
+                raise ValueError(self._at_line(number, str(error))) from error
+
+    def _print_summary(self) -> None:
+        """Print the number of skipped lines, and the speed after `show_progress`. Raise an error if a new run
+        has skipped all lines with text.
+        """
+        number = self._num_lines
+        num_texts = number if self._requests is None else self._requests.num_texts
+        if self._num_skipped > 0:
+            if self._done == 0 and self._num_skipped == num_texts:
+                blank = "" if self._num_skipped == number else " that are not blank"
+                raise ValueError(
+                    f"All lines{blank} were skipped, {self._num_skipped:,} of {number:,}; the first error: "
+                    f"{self._first_error}"
+                )
+            print(f"vaswani: {self._num_skipped:,} of {number:,} lines were skipped", file=sys.stderr)
+        if self._bar is not None:
+            seconds = time.perf_counter() - self._start
+            sentences = "sentence" if number == 1 else "sentences"
+            print(
+                f"{number:,} {sentences} in {seconds:.1f} s, {number / seconds:,.1f} sentences/s",
+                file=sys.stderr,
+            )
+
+    def _at_line(self, number: int, error: str) -> str:
+        is_named = re.search(rf"\b(line|pair) {number:,}\b", error, re.IGNORECASE)
+        if is_named or self._place == "`--text`":
+            return error
+        return f"Line {number:,} of {self._place}: {error}"
 
 
-def _with_line_in_errors(translations: Iterable[Any], place: str) -> Iterator[Any]:
-    try:
-        yield from translations
-    except LINE_ERRORS as error:
-        number = getattr(error, "line_number", None)
-        if number is None or place == "`--text`":
-            raise
-        raise ValueError(_at_line(number, place, str(error))) from error
-
-
-def _at_line(number: int, place: str, error: str) -> str:
-    is_named = re.search(rf"\b(line|pair) {number:,}\b", error, re.IGNORECASE)
-    return error if is_named or place == "`--text`" else f"Line {number:,} of {place}: {error}"
-
-
-def with_progress(
-    items: Iterable[Any], work: str, total: int | None, done: int = 0, to_file: bool = False
-) -> Iterator[Any]:
-    """Yield the items, show a progress bar on a terminal, and print the speed to stderr at the end. `total`
-    is the number of all items. `done` is the number of items that an earlier run wrote; `items` does not
-    contain the written items.
-    """
-    from tqdm.auto import tqdm
-
-    # Show no progress bar if the user types the input in the terminal, or if the command prints the results
-    # to the terminal. With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
-    is_typed = total is None and _is_terminal(sys.stdin)
-    is_read = _is_terminal(sys.stdout) and not to_file
-    disable = True if is_typed or is_read else None
-    start = time.perf_counter()
-    number = 0
-    with tqdm(total=total, initial=done, unit=" sentences", desc=work, disable=disable, leave=False) as bar:
-        for item in items:
-            number += 1
-            bar.update()
-            yield item
-    seconds = time.perf_counter() - start
-    sentences = "sentence" if number == 1 else "sentences"
-    print(f"{number:,} {sentences} in {seconds:.1f} s, {number / seconds:,.1f} sentences/s", file=sys.stderr)
-
-
-def _is_terminal(stream: Any) -> bool:
+def is_terminal(stream: Any) -> bool:
     """Return True for a terminal. `stream`, such as `sys.stdin`, is None if the standard stream is closed."""
     return stream is not None and stream.isatty()
-
-
-def is_typed_by_user(text: str | None, path: str | None) -> bool:
-    """Return True if a user types the input in a terminal."""
-    return text is None and path is None and _is_terminal(sys.stdin)
 
 
 def count_lines(path: str, skips: bool = False) -> int:

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import SCORE_SETTINGS, SearchSettings, TranslationOptions, check_sampling
-from ..settings.base import Settings, facts_of, field_with_facts
+from ..settings.base import NO_DOCSTRINGS, Settings, field_with_facts
 
 # The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
 _DECLARED_OPTIONS = {
@@ -50,28 +50,12 @@ class Options(Settings):
     @classmethod
     def command_line(cls) -> dict[str, FieldInfo]:
         """Return the fields that are options on the command line."""
-        fields = cls.model_fields.items()
-        return {name: field for name, field in fields if not command_line_settings(field).get("recipe_keys")}
-
-    @classmethod
-    def field_of_recipe_keys(cls) -> str | None:
-        """Return the name of the field that receives recipe keys, or None."""
-        fields = cls.model_fields.items()
-        return next((name for name, field in fields if command_line_settings(field).get("recipe_keys")), None)
-
-    @classmethod
-    def of_command_line(cls, values: dict[str, Any]) -> "Options":
-        """Create the options from the values on the command line."""
-        return cls.load(values, "--")
+        return dict(cls.model_fields)
 
     @property
     def imports_quickly(self) -> bool:
         """True if the command can use `patches.quick_imports`, which disables `torch.distributed`."""
         return False
-
-    def given(self) -> dict[str, Any]:
-        """Return the values of the options that the user gives explicitly."""
-        return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 class CommandLine(TypedDict, total=False):
@@ -88,9 +72,6 @@ class CommandLine(TypedDict, total=False):
     """The placeholder for the value in the help."""
     action: str | type[argparse.Action]
     """The action that argparse executes when the option occurs on the command line."""
-    recipe_keys: bool
-    """True if the field is not an option, but receives all recipe keys on the command line with their values,
-    such as `["--max_steps", "500"]`."""
 
 
 def on_command_line(
@@ -107,12 +88,6 @@ def on_command_line(
     this string.
     """
     return field_with_facts(default, settings, gt=gt, ge=ge, le=le, description=description)
-
-
-def command_line_settings(field: FieldInfo) -> CommandLine:
-    """Return the command-line settings that `on_command_line` stored in a pydantic field."""
-    settings: CommandLine = facts_of(field)
-    return settings
 
 
 def check_file(option: str, path: str) -> None:
@@ -132,10 +107,6 @@ def check_different(option: str, names: Sequence[str]) -> None:
 
 
 class _CheckedOptions(Options):
-    # Do not read docstrings as help texts, because pydantic would search all modules for the source code of
-    # the derived classes.
-    model_config = ConfigDict(use_attribute_docstrings=False)
-
     @model_validator(mode="after")
     def _check_search(self) -> Self:
         settings = self.translation_settings()
@@ -188,14 +159,20 @@ def translation_options(*names: str) -> Any:
             group=field.metadata["group"],
         )
         fields[name] = (value_type | None, option)
-    return create_model("TranslationFields", __base__=_CheckedOptions, **fields)
+    return create_model("TranslationFields", __base__=_CheckedOptions, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 
 class RecipeKeyOptions(Options):
     """The options of a command that accepts recipe keys as `--key value`."""
 
-    overrides: list[str] = on_command_line([], recipe_keys=True)
-    """options of the form `--key value`, where `key` is a key of the recipe"""
+    overrides: list[str] = []
+    """all recipe keys on the command line with their values, such as `["--max_steps", "500"]`"""
+
+    @classmethod
+    def command_line(cls) -> dict[str, FieldInfo]:
+        """Return the fields that are options on the command line, without `overrides`."""
+        fields = super().command_line()
+        return {name: field for name, field in fields.items() if name != "overrides"}
 
 
 class CodeOptions(Options):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from .options import SCORING, translation_options
-from .texts import TextOptions, requests_of, settings_of, text_request, translate_texts
+from .texts import TextOptions, make_translation_options, read_requests, text_request, translate_texts
 
 _SearchFields: Any = translation_options(*SCORING, "num_beams", "max_new_tokens", "window", "on_error")
 
@@ -17,4 +17,6 @@ def run(options: ParseOptions) -> None:
     from ..parsing.parser import Parser
 
     load = options.loader(Parser.from_pretrained, options.model_name, options.ensemble)
-    translate_texts(options, load, settings_of(options), requests_of(options, text_request), "parsing")
+    translate_texts(
+        options, load, make_translation_options(options), read_requests(options, text_request), "parsing"
+    )

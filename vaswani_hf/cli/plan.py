@@ -1,20 +1,15 @@
 """Defines `vaswani plan`, the command that estimates the cost of a training run."""
 
 import json
-from collections.abc import Iterable
 from typing import Self
 
 from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.gpus import GPUS, PAPER_GPUS
+from ..settings.names import joined
 from .options import on_command_line
 from .train import RecipeOptions
-
-
-def _one_of(table: Iterable[str]) -> str:
-    *others, last = table
-    return f"{', '.join(others)} or {last}"
 
 
 class PlanOptions(RecipeOptions):
@@ -23,8 +18,8 @@ class PlanOptions(RecipeOptions):
     hardware: str | None = on_command_line(
         None,
         group="computing",
-        description=f"estimate the hours on one GPU of this model: {_one_of(GPUS)}; or on eight GPUs of the "
-        f"paper: {_one_of(PAPER_GPUS)}",
+        description=f"estimate the hours on one GPU of this model: {joined(GPUS, 'or')}; or on eight GPUs of the "
+        f"paper: {joined(PAPER_GPUS, 'or')}",
     )
     tokens_per_second: float | None = on_command_line(None, gt=0, group="computing")
     """estimate the hours from this measured speed, in target tokens per second; the training log shows the

@@ -56,13 +56,11 @@ def run(options: PushOptions) -> None:
     from ..demo.space import push_with_space
     from ..publish.push import push
 
-    arguments = options.given()
-    # Do not execute the file of `--code` here, because the command has already executed the file.
-    arguments.pop("code", None)
-    checkpoint = arguments.pop("checkpoint")
-    repository = arguments.pop("repository")
-    space = arguments.pop("space", None)
-    sdk = arguments.pop("space_sdk", "gradio")
+    checkpoint = options.checkpoint
+    space = options.space
+    arguments = options.model_dump(
+        include={"private", "revision", "create_pr", "tag", "license", "base_model"}, exclude_unset=True
+    )
     if is_export(Path(checkpoint)):
         if options.license is not None:
             raise InvalidValueError(
@@ -73,8 +71,9 @@ def run(options: PushOptions) -> None:
             raise InvalidValueError(
                 f"`--space` is for a checkpoint, but '{checkpoint}' is an export; leave `--space` out."
             )
-        push_export(checkpoint, repository, **arguments)
+        push_export(checkpoint, options.repository, **arguments)
     elif space is None:
-        push(checkpoint, repository, **arguments)
+        push(checkpoint, options.repository, **arguments)
     else:
-        push_with_space(checkpoint, repository, space, sdk, **arguments)
+        sdk = options.space_sdk or "gradio"
+        push_with_space(checkpoint, options.repository, space, sdk, **arguments)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from ..model.errors_vaswani import InvalidValueError
 
 
-class TestSet(NamedTuple):
+class NamedTestSet(NamedTuple):
     """The texts of a test set, and the name of the test set in messages."""
 
     sources: list[str]
@@ -13,7 +13,7 @@ class TestSet(NamedTuple):
     name: str
 
 
-def recorded_test_set(recipe: Any, option: str, remedy: str) -> TestSet:
+def recorded_test_set(recipe: Any, option: str, remedy: str) -> NamedTestSet:
     """Return the test split of a recipe. If the split cannot be read, the error message tells the user to
     give the option `option`, and ends with the text `remedy`.
     """
@@ -41,4 +41,4 @@ def recorded_test_set(recipe: Any, option: str, remedy: str) -> TestSet:
         raise InvalidValueError(f"`{option}` must be given, because the recipe has no test set; {remedy}.")
     record = data_record(recipe.data).test
     name = record.name if record else None
-    return TestSet(list(test["source"]), list(test["target"]), name or "the test set")
+    return NamedTestSet(list(test["source"]), list(test["target"]), name or "the test set")

@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from ..data.lines import check_equally_many, decode_line, read_raw_lines
 from ..model.requests_vaswani import InvalidInput, try_parse
-from .lines import count_lines, report_bad_lines, translation_as_json, with_progress
+from .lines import LineReport, count_lines, translation_as_json
 from .options import (
     LANGUAGES,
     SCORING,
@@ -60,9 +60,13 @@ def run(options: ScoreOptions) -> None:
     targets: Any = _texts(options.target)
     settings = options.translation_settings()
     scored = translator.score(sources, targets, return_alignments=options.as_json, **settings)
+    as_line = translation_as_json if options.as_json else _as_columns
     place = f"{options.source} and {options.target}"
-    for translation in with_progress(report_bad_lines(scored, place), "scoring", total):
-        output.write(translation_as_json(translation) if options.as_json else _as_columns(translation))
+    with LineReport(place) as report:
+        report.show_progress("scoring", total)
+        for translation in scored:
+            report.add(translation)
+            output.write(as_line(translation))
 
 
 def _texts(path: str) -> Iterator[str | InvalidInput]:

@@ -4,7 +4,6 @@ import ipaddress
 import os
 import sys
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,7 +13,7 @@ from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import TranslationOptions
 from ..serving.limits import Limits
 from ..serving.server import API_KEY, listening_socket, run_server
-from ..version import install_command
+from ..version import are_installed, install_command
 from .options import (
     SEARCH,
     CodeOptions,
@@ -116,11 +115,10 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
 
 def run(options: ServeOptions) -> None:
     """Run the service until the process receives the signal SIGINT or SIGTERM."""
-    for library in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
-        if find_spec(library) is None:
-            raise InvalidValueError(
-                f"`vaswani serve` needs more libraries; install them with `{install_command('serve')}`."
-            )
+    if not are_installed(["fastapi", "uvicorn", "prometheus_client", "python_multipart"]):
+        raise InvalidValueError(
+            f"`vaswani serve` needs more libraries; install them with `{install_command('serve')}`."
+        )
     with listening_socket(options.host, options.port) as listening:
         service = _load_service(options)
         run_server(service, listening)

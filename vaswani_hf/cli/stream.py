@@ -12,7 +12,7 @@ from ..model.inputs_vaswani import TranslationOptions
 from ..model.line_results_vaswani import results_of_lines
 from ..model.requests_vaswani import InvalidInput, Request, unwrap
 from ..model.text_rules_vaswani import separator_after
-from .lines import CountedRequests, report_bad_lines
+from .lines import CountedRequests, LineReport
 from .output import standard_output
 
 
@@ -33,13 +33,11 @@ def stream_translations(
     """Print greedy translations word by word. `place` is the name of the input in error messages."""
     show = functools.partial(_stream_one, translator, chosen)
     remaining = translator.after_choosing_dtype(requests, replace(chosen, window=1))
-    lines = (
-        line
-        for number, request in enumerate(remaining, 1)
-        for line in results_of_lines([request], number, show, lambda shown: shown, chosen.on_error)
-    )
-    for _ in report_bad_lines(lines, place, 0, requests):
-        _show("\n")
+    with LineReport(place, requests=requests) as report:
+        for number, request in enumerate(remaining, 1):
+            (line,) = results_of_lines([request], number, show, lambda shown: shown, chosen.on_error)
+            report.add(line)
+            _show("\n")
 
 
 def _stream_one(

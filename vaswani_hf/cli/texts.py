@@ -14,11 +14,10 @@ from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import InvalidInput, Request, check_text, try_parse
 from .lines import (
     CountedRequests,
+    LineReport,
     count_lines,
-    is_typed_by_user,
-    report_bad_lines,
+    is_terminal,
     translation_as_json,
-    with_progress,
 )
 from .options import EnsembleOptions, InferenceOptions, WorkerOptions, check_file, on_command_line
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 # A function that converts a line, its number and the name of the input to a request.
 ReadRequest = Callable[[bytes, int, str], Request]
+# A function that returns a request, or a changed copy of the request, or raises an error.
+CheckRequest = Callable[[Request], Request]
 
 
 class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
@@ -75,32 +76,45 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
         return self.as_json
 
     @property
+    def is_typed(self) -> bool:
+        """True if a user types the input in a terminal."""
+        return self.text is None and self.input is None and is_terminal(sys.stdin)
+
+    @property
     def place(self) -> str:
         """Return the name of the input for error messages."""
         return "`--text`" if self.text is not None else self.input or "standard input"
 
 
-def settings_of(options: Any, **more: Any) -> TranslationOptions:
+def make_translation_options(options: Any, **more: Any) -> TranslationOptions:
     """Create the translation options. If the user types the texts, the default `window` is one text."""
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
-    if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):
+    if "window" not in options.model_fields_set and options.is_typed:
         settings["window"] = 1
     return TranslationOptions.of(**settings)
 
 
-def requests_of(options: TextOptions, read: ReadRequest) -> Iterator[Request | InvalidInput]:
+def accept(request: Request) -> Request:
+    """Return the request unchanged: a check that accepts all requests."""
+    return request
+
+
+def read_requests(
+    options: TextOptions, read: ReadRequest, check: CheckRequest = accept
+) -> Iterator[Request | InvalidInput]:
     """Yield one request for each line of the input. `read` converts a line to a request."""
     if options.text is not None:
-        yield Request(options.text)
+        yield try_parse(check, Request(options.text))
         return
-    if is_typed_by_user(options.text, options.input):
+    if options.is_typed:
         keys = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
         print(
             f"vaswani waits for texts: type one text per line, and end the input with {keys}", file=sys.stderr
         )
     lines = strip_line_ends(standard_input()) if options.input is None else read_raw_lines(options.input)
     for number, line in enumerate(lines, 1):
-        yield try_parse(read, line, number, options.place)
+        request = try_parse(read, line, number, options.place)
+        yield request if isinstance(request, InvalidInput) else try_parse(check, request)
 
 
 def text_request(line: bytes, number: int, place: str) -> Request:
@@ -119,26 +133,23 @@ def translate_texts(
     from ..translation.workers import translate_remaining
 
     num_workers = options.workers
-    if is_typed_by_user(options.text, options.input):
+    if options.is_typed:
         # Use one worker, because several worker processes would start only after the user has typed several
         # lines.
         num_workers = 1
     skips = chosen.on_error == "skip"
     counted = CountedRequests(requests)
-    with (
-        _output(options, skips) as (file, done),
-        closing(
-            translate_remaining(load, counted, chosen, done, num_workers=num_workers, dtype=options.dtype)
-        ) as translations,
-    ):
-        lines = report_bad_lines(translations, options.place, done, counted)
-        if options.text is None:
-            total = None if options.input is None else count_lines(options.input, skips)
-            lines = with_progress(lines, work, total, done, to_file=options.output is not None)
-        for translation in lines:
-            file.write(
-                translation_as_json(translation) if options.writes_json else _as_line(translation, options)
-            )
+    with _output(options, skips) as (file, done):
+        translations = translate_remaining(
+            load, counted, chosen, done, num_workers=num_workers, dtype=options.dtype
+        )
+        total = None if options.input is None else count_lines(options.input, skips)
+        with closing(translations), LineReport(options.place, done, counted) as report:
+            if options.text is None:
+                report.show_progress(work, total, to_file=options.output is not None)
+            for translation in translations:
+                report.add(translation)
+                file.write(_as_line(translation, options))
         if counted.num_read < done:
             raise InvalidValueError(_more_lines(options, done))
         # The first `write` deletes an incomplete last line of an earlier run, even if no translation follows.
@@ -146,6 +157,8 @@ def translate_texts(
 
 
 def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
+    if options.writes_json:
+        return translation_as_json(translation)
     line = translation if isinstance(translation, str) else translation.text
     # The output must have one line for each input line, but the text in a JSON line can contain line breaks.
     line = line if options.text is not None else line.replace("\n", " ")

@@ -2,10 +2,9 @@
 text or JSON lines.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
-from importlib.util import find_spec
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -15,12 +14,20 @@ from ..data.lines import decode_line, parse_json
 from ..model.errors_vaswani import InvalidValueError
 from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import TranslationOptions
-from ..model.requests_vaswani import LINE_ERRORS, InvalidInput, Request, check_text, try_parse
-from ..version import install_command
-from .lines import CountedRequests, report_bad_lines
+from ..model.requests_vaswani import LINE_ERRORS, Request, check_text, try_parse
+from ..version import are_installed, install_command
+from .lines import CountedRequests, LineReport
 from .options import EngineOptions, check_file, translation_options
 from .output import output_file, standard_input, standard_output
-from .texts import TextOptions, requests_of, settings_of, text_request, translate_texts
+from .texts import (
+    CheckRequest,
+    TextOptions,
+    accept,
+    make_translation_options,
+    read_requests,
+    text_request,
+    translate_texts,
+)
 
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
@@ -64,7 +71,7 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
                 "`--stream`, `--resume` and `--workers`, because the output is one document."
             )
         library = _LIBRARIES.get(self.input_format)
-        if library is not None and find_spec(library) is None:
+        if library is not None and not are_installed([library]):
             raise InvalidValueError(
                 f"`--input_format {self.input_format}` needs the library {library}; run "
                 f"`{install_command('markup')}`."
@@ -127,9 +134,9 @@ def run(options: TranslateOptions) -> None:
     """Translate the texts."""
     read = _json_request if options.input_format == "json" else text_request
     load = options.translator_loader(options.model_name, options.ensemble)
-    chosen = settings_of(options, glossary=options.terms, return_alignments=options.writes_json)
+    chosen = make_translation_options(options, glossary=options.terms, return_alignments=options.writes_json)
     check = _language_check(options)
-    requests = map(partial(_checked, check), requests_of(options, read))
+    requests = read_requests(options, read, check)
     if options.is_document:
         _translate_document(options, load(), chosen, check)
     elif options.stream:
@@ -140,24 +147,17 @@ def run(options: TranslateOptions) -> None:
         translate_texts(options, load, chosen, requests, "translating")
 
 
-Check = Callable[[Request], Request]
-
-
-def _language_check(options: TranslateOptions) -> Check:
+def _language_check(options: TranslateOptions) -> CheckRequest:
     """Return the function that checks whether the text of a request is in the source language."""
     if options.language_check is None:
-        return lambda request: request
+        return accept
     from ..translation.language_check import check_of_checkpoint
 
     return check_of_checkpoint(options.model_name, options.language_check)
 
 
-def _checked(check: Check, request: Request | InvalidInput) -> Request | InvalidInput:
-    return request if isinstance(request, InvalidInput) else try_parse(check, request)
-
-
 def _translate_document(
-    options: TranslateOptions, translator: Any, chosen: TranslationOptions, check: Check
+    options: TranslateOptions, translator: Any, chosen: TranslationOptions, check: CheckRequest
 ) -> None:
     """Translate the input as one document."""
     from ..markup import translate_markup
@@ -167,12 +167,14 @@ def _translate_document(
     chosen = replace(chosen, split_sentences=False, return_alignments=True)
 
     def translate(sentences: Sequence[str]) -> list["Translation"]:
-        checked = map(partial(_checked, check), map(Request, sentences))
+        checked = (try_parse(check, Request(sentence)) for sentence in sentences)
         requests = translator.after_choosing_dtype(checked, chosen)
-        found = report_bad_lines(
-            translator.translate_requests(requests, chosen), "the sentences of the input"
-        )
-        return list(found)
+        translations = []
+        with LineReport("the sentences of the input") as report:
+            for translation in translator.translate_requests(requests, chosen):
+                report.add(translation)
+                translations.append(translation)
+        return translations
 
     document = _read_document(options)
     try:

@@ -1,17 +1,16 @@
 """Compares systems on one test set: significance tests, confidence intervals, and scores by source length."""
 
-import dataclasses
 import io
 import math
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sacrebleu.significance import PairedTest, Result
+from sacrebleu.significance import PairedTest
 
+from ..checkpoint.results import Record
 from ..model.errors_vaswani import InvalidValueError
 from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, is_zero_for_short_texts
 from .comet import comet_scores_or_error
@@ -43,100 +42,72 @@ _BASELINE = " (baseline)"
 Systems = Mapping[str, Sequence[str]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PValues:
-    """The p-values of the score difference between a system and the baseline, from 0 to 1. The p-values are
-    None if fewer than `FEWEST_SENTENCES` translations of the two systems differ.
-    """
-
-    bootstrap: float | None
-    randomization: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """The BLEU or the chrF of a system, from 0 to 100.
+class Score(Record):
+    """The BLEU, chrF or COMET of a system. The field `score` of COMET is the mean of all sentences.
 
     Attributes:
-        confidence_interval: The 95 % confidence interval; None for fewer than `FEWEST_SENTENCES` sentences.
-        p_values: The p-values of the difference from the baseline. None for the baseline, and for scores on
-            the sentences of one length bucket.
+        confidence_interval: The 95 % confidence interval. None for fewer than `FEWEST_SENTENCES` sentences. Not
+            set for COMET.
+        p_bootstrap: The p-value (from 0 to 1) of the difference from the baseline, from the bootstrap. None if
+            fewer than `FEWEST_SENTENCES` translations differ from the baseline. Set only for the scores of other
+            systems than the baseline on all sentences.
+        p_randomization: The p-value from the randomization test.
     """
 
     score: float
-    confidence_interval: tuple[float, float] | None
-    p_values: PValues | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return a dict for JSON. The dict has no keys for p-values if `p_values` is None."""
-        score: dict[str, Any] = {"score": self.score, "confidence_interval": self.confidence_interval}
-        if self.p_values is not None:
-            score["p_bootstrap"] = self.p_values.bootstrap
-            score["p_randomization"] = self.p_values.randomization
-        return score
+    confidence_interval: tuple[float, float] | None = None
+    p_bootstrap: float | None = None
+    p_randomization: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SystemRow:
+# Maps each metric, such as "bleu", to the score of each system.
+ScoresByMetric = dict[str, dict[str, Score]]
+
+
+class SystemRow(Record):
     """The scores of a system on all sentences, or on the sentences of a length bucket.
 
     Attributes:
-        differing_sentences: The number of translations that differ from the baseline; None if the scores are
-            for a range of source lengths.
-        scores: The scores of "bleu" and "chrf".
-        comet: The mean COMET score of the sentences; None if COMET is not computed.
+        differing_sentences: The number of translations that differ from the baseline. Not set for a range of
+            source lengths.
+        comet: Not set if COMET is not computed.
     """
 
     system: str
-    differing_sentences: int | None
-    scores: dict[str, Score]
-    comet: float | None
-
-    def value(self, key: str) -> float | None:
-        """Return the score for a key of `METRIC_NAMES`."""
-        return self.comet if key == "comet" else self.scores[key].score
-
-    def as_json(self) -> dict[str, Any]:
-        """Return a dict for JSON. The dict has no keys for the attributes that are None."""
-        row: dict[str, Any] = {"system": self.system}
-        if self.differing_sentences is not None:
-            row["differing_sentences"] = self.differing_sentences
-        row |= {key: score.as_json() for key, score in self.scores.items()}
-        if self.comet is not None:
-            row["comet"] = {"score": self.comet}
-        return row
+    differing_sentences: int | None = None
+    bleu: Score
+    chrf: Score
+    comet: Score | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class LengthBucket:
+class LengthBucket(Record):
     """The scores on the sentences with similar source lengths. `words` is a range such as "11-20"."""
 
     words: str
     sentences: int
     systems: list[SystemRow]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return a dict for JSON."""
-        systems = [row.as_json() for row in self.systems]
-        return {"words": self.words, "sentences": self.sentences, "systems": systems}
 
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Record):
     """The scores of several systems on one test set.
 
     Attributes:
+        baseline: The name of the first system.
         systems: The scores on all sentences. The first system is the baseline.
         lengths: The scores by source length. Buckets without sentences are left out.
-        signatures: The settings of each metric ("bleu" and "chrf") and of the significance tests.
-        recipe_note: A sentence about the scoring options that come from recipes; None if no option comes from
-            a recipe.
+        bleu_signature: The settings of BLEU and of the significance tests.
+        chrf_signature: The settings of chrF and of the significance tests.
+        comet_model: Not set if COMET is not computed.
+        recipe_note: A sentence about the scoring options that come from recipes. Not set if no option comes
+            from a recipe.
     """
 
+    baseline: str
     sentences: int
     systems: list[SystemRow]
     lengths: list[LengthBucket]
-    signatures: dict[str, str]
+    bleu_signature: str
+    chrf_signature: str
     notes: list[str]
     comet_model: str | None = None
     recipe_note: str | None = None
@@ -144,37 +115,7 @@ class Comparison:
     @property
     def metrics(self) -> list[str]:
         """The keys of `METRIC_NAMES` for which the comparison has scores."""
-        keys = list(self.signatures)
-        if self.systems[0].comet is not None:
-            keys.append("comet")
-        return keys
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the dict of `vaswani evaluate --compare --json`, without keys for attributes that are None."""
-        comparison: dict[str, Any] = {
-            "baseline": self.systems[0].system,
-            "sentences": self.sentences,
-            "systems": [row.as_json() for row in self.systems],
-            "lengths": [bucket.as_json() for bucket in self.lengths],
-        }
-        comparison |= {f"{key}_signature": signature for key, signature in self.signatures.items()}
-        comparison["notes"] = self.notes
-        if self.comet_model is not None:
-            comparison["comet_model"] = self.comet_model
-        if self.recipe_note is not None:
-            comparison["recipe_note"] = self.recipe_note
-        return comparison
-
-
-@dataclass(frozen=True, kw_only=True)
-class _MetricScores:
-    """The scores of all systems by one metric. `systems` contains the scores on all sentences. `lengths`
-    contains the scores for each range of source lengths, such as "11-20".
-    """
-
-    signature: str
-    systems: dict[str, Score]
-    lengths: dict[str, dict[str, Score]]
+        return ["bleu", "chrf"] if self.systems[0].comet is None else ["bleu", "chrf", "comet"]
 
 
 def check_comparable(num_sentences: int) -> None:
@@ -214,10 +155,11 @@ def compare(
     """
     translations = {system.name: system.translations(test_set.sources) for system in systems}
     comet, comet_error = comet_scores_or_error(comet_model, translations, *test_set, device)
-    scores = compare_systems(translations, *test_set, comet, **scoring)
-    comparison = dataclasses.replace(
-        scores, comet_model=None if comet is None else comet_model, recipe_note=recipe_note
-    )
+    comparison = compare_systems(translations, *test_set, comet, **scoring)
+    if comet is not None:
+        comparison.comet_model = comet_model
+    if recipe_note is not None:
+        comparison.recipe_note = recipe_note
     return Report(
         comparison.as_json(),
         comparison_as_text(comparison),
@@ -243,25 +185,46 @@ def compare_systems(
     paired approximate randomization (Riezler and Maxwell 2005). The bootstrap computes the 95 % confidence
     intervals.
     """
-    check_comparable(len(sources))
+    from tqdm.auto import tqdm
+
     metrics = corpus_metrics(tokenize, lowercase, split_compounds)
     buckets = length_buckets(sources)
     differing = _differing_sentences(systems)
-    by_metric = _scores_by_metric(metrics, systems, references, buckets, differing)
-    lengths = []
-    for words, indices in buckets.items():
-        of_bucket = {key: scores.lengths[words] for key, scores in by_metric.items()}
-        rows = _rows(systems, of_bucket, _mean_comet(comet, indices))
-        lengths.append(LengthBucket(words=words, sentences=len(indices), systems=rows))
-    of_all = {key: scores.systems for key, scores in by_metric.items()}
+    signatures = {}
+    scores: ScoresByMetric = {}
+    scores_by_length: dict[str, ScoresByMetric] = {words: {} for words in buckets}
+    # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
+    with tqdm(total=len(metrics) * (1 + len(buckets)), desc="comparing", disable=None, leave=False) as bar:
+        for key, metric in metrics.items():
+            bar.set_description(f"comparing {METRIC_NAMES[key]}")
+            signatures[key], scores[key] = _tested_scores(metric, systems, references, differing)
+            bar.update()
+            for words, indices in buckets.items():
+                of_bucket = {name: _entries(texts, indices) for name, texts in systems.items()}
+                _, results = _test("bs", RESAMPLES, of_bucket, _entries(references, indices), metric)
+                scores_by_length[words][key] = _scores(results, len(indices))
+                bar.update()
+    if comet is not None:
+        scores["comet"] = _mean_comet(comet, range(len(sources)))
+        for words, indices in buckets.items():
+            scores_by_length[words]["comet"] = _mean_comet(comet, indices)
+    rows = _rows(systems, scores)
+    for row in rows:
+        row.differing_sentences = differing[row.system]
+    lengths = [
+        LengthBucket(words=words, sentences=len(indices), systems=_rows(systems, scores_by_length[words]))
+        for words, indices in buckets.items()
+    ]
     notes = [SPLIT_COMPOUNDS_NOTE] if split_compounds else []
     notes += _notes_on_tests(differing, len(sources))
     notes += _notes_on_short_texts(systems, references, metrics["bleu"])
     return Comparison(
+        baseline=rows[0].system,
         sentences=len(sources),
-        systems=_rows(systems, of_all, _mean_comet(comet, range(len(sources))), differing),
+        systems=rows,
         lengths=lengths,
-        signatures={key: scores.signature for key, scores in by_metric.items()},
+        bleu_signature=signatures["bleu"],
+        chrf_signature=signatures["chrf"],
         notes=notes,
     )
 
@@ -272,57 +235,39 @@ def _differing_sentences(systems: Systems) -> dict[str, int]:
     return {name: sum(map(str.__ne__, texts, baseline)) for name, texts in systems.items()}
 
 
-def _scores_by_metric(
-    metrics: Mapping[str, Any],
-    systems: Systems,
-    references: Sequence[str],
-    buckets: Mapping[str, Sequence[int]],
-    differing: Mapping[str, int],
-) -> dict[str, _MetricScores]:
-    """Compute the scores by each metric, and show a progress bar."""
-    from tqdm.auto import tqdm
-
-    scores = {}
-    # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
-    with tqdm(total=len(metrics) * (2 + len(buckets)), desc="comparing", disable=None, leave=False) as bar:
-        for key, metric in metrics.items():
-            bar.set_description(f"comparing {METRIC_NAMES[key]}")
-            scores[key] = _metric_scores(metric, systems, references, buckets, differing, bar)
-    return scores
+def _entries(values: Sequence[Any], indices: Iterable[int]) -> list[Any]:
+    return [values[index] for index in indices]
 
 
-def _metric_scores(
-    metric: Any,
-    systems: Systems,
-    references: Sequence[str],
-    buckets: Mapping[str, Sequence[int]],
-    differing: Mapping[str, int],
-    bar: Any,
-) -> _MetricScores:
-    """Compute the scores by one metric. After each significance test, advance the progress bar `bar`."""
+def _tested_scores(
+    metric: Any, systems: Systems, references: Sequence[str], differing: Mapping[str, int]
+) -> tuple[str, dict[str, Score]]:
+    """Compute the scores on all sentences by one metric, with p-values. Also return the signature."""
     signature, bootstrap = _test("bs", RESAMPLES, systems, references, metric)
-    bar.update()
     baseline, *others = systems
     testable = [name for name in others if differing[name] >= FEWEST_SENTENCES]
     compared = {name: systems[name] for name in [baseline, *testable]}
     _, randomization = _test("ar", TRIALS, compared, references, metric)
-    bar.update()
     signature.update("ar", TRIALS)
-    p_values = {name: _p_values(name, baseline, bootstrap, randomization) for name in others}
-    lengths = {}
-    for words, indices in buckets.items():
-        of_bucket = {name: [texts[index] for index in indices] for name, texts in systems.items()}
-        _, results = _test("bs", RESAMPLES, of_bucket, [references[index] for index in indices], metric)
-        lengths[words] = _scores(results, len(indices))
-        bar.update()
-    return _MetricScores(
-        signature=str(signature), systems=_scores(bootstrap, len(references), p_values), lengths=lengths
-    )
+    scores = _scores(bootstrap, len(references))
+    for name in others:
+        score = scores[name]
+        p_values: Any
+        if name not in testable:
+            p_values = (None, None)
+        elif math.isclose(score.score, scores[baseline].score, abs_tol=1e-9):
+            # For example, if all scores are 0, sacreBLEU would report p = 0.001, because sacreBLEU counts only
+            # samples with a difference above the observed difference.
+            p_values = (1.0, 1.0)
+        else:
+            p_values = (float(bootstrap[name].p_value), float(randomization[name].p_value))
+        score.p_bootstrap, score.p_randomization = p_values
+    return str(signature), scores
 
 
 def _test(
     kind: str, num_samples: int, systems: Systems, references: Sequence[str], metric: Any
-) -> tuple[Any, dict[str, Result]]:
+) -> tuple[Any, dict[str, Any]]:
     """Run the bootstrap (`kind` "bs") or the randomization ("ar"). Return sacreBLEU's signature and the
     result of each system.
     """
@@ -335,62 +280,34 @@ def _test(
     return signature, dict(zip(systems, results, strict=True))
 
 
-def _p_values(
-    name: str, baseline: str, bootstrap: Mapping[str, Result], randomization: Mapping[str, Result]
-) -> PValues:
-    """Return the p-values of a system. `randomization` has no result for a system with fewer than
-    `FEWEST_SENTENCES` translations that differ from the baseline.
-    """
-    if name not in randomization:
-        return PValues(bootstrap=None, randomization=None)
-    # For example, if all scores are 0, sacreBLEU would report p = 0.001, because sacreBLEU counts only
-    # samples with a difference above the observed difference.
-    if math.isclose(bootstrap[name].score, bootstrap[baseline].score, abs_tol=1e-9):
-        return PValues(bootstrap=1.0, randomization=1.0)
-    return PValues(bootstrap=bootstrap[name].p_value, randomization=randomization[name].p_value)
-
-
-def _scores(
-    results: Mapping[str, Result], num_sentences: int, p_values: Mapping[str, PValues] | None = None
-) -> dict[str, Score]:
+def _scores(results: Mapping[str, Any], num_sentences: int) -> dict[str, Score]:
     """Return the score of each system, from the results of the bootstrap."""
-    p_values = p_values or {}
-    return {name: _score(result, num_sentences, p_values.get(name)) for name, result in results.items()}
+    scores = {}
+    for name, result in results.items():
+        # The module `json` cannot write a NumPy float32.
+        mean = float(result.mean)
+        half = float(result.ci)
+        interval = None
+        if num_sentences >= FEWEST_SENTENCES:
+            interval = (max(0.0, mean - half), min(100.0, mean + half))
+        scores[name] = Score(score=float(result.score), confidence_interval=interval)
+    return scores
 
 
-def _score(result: Any, num_sentences: int, p_values: PValues | None) -> Score:
-    # The module `json` cannot write a NumPy float32.
-    mean = float(result.mean)
-    half = float(result.ci)
-    interval = None
-    if num_sentences >= FEWEST_SENTENCES:
-        interval = (max(0.0, mean - half), min(100.0, mean + half))
-    return Score(score=float(result.score), confidence_interval=interval, p_values=p_values)
+def _mean_comet(comet: Mapping[str, Sequence[float]], indices: Iterable[int]) -> dict[str, Score]:
+    """Return the mean COMET score of each system."""
+    return {
+        name: Score(score=statistics.fmean(_entries(of_system, indices))) for name, of_system in comet.items()
+    }
 
 
-def _mean_comet(comet: Mapping[str, Sequence[float]] | None, indices: Sequence[int]) -> dict[str, float]:
-    """Return the mean COMET score of each system; without COMET, return an empty dict."""
-    if comet is None:
-        return {}
-    return {name: statistics.fmean(scores[index] for index in indices) for name, scores in comet.items()}
-
-
-def _rows(
-    names: Iterable[str],
-    scores: Mapping[str, Mapping[str, Score]],
-    comet: Mapping[str, float],
-    differing: Mapping[str, int] | None = None,
-) -> list[SystemRow]:
-    """Return the row of each system. `scores` maps each metric to the scores of the systems."""
-    return [
-        SystemRow(
-            system=name,
-            differing_sentences=None if differing is None else differing[name],
-            scores={key: of_systems[name] for key, of_systems in scores.items()},
-            comet=comet.get(name),
-        )
-        for name in names
-    ]
+def _rows(names: Iterable[str], scores: ScoresByMetric) -> list[SystemRow]:
+    """Return the row of each system."""
+    rows = []
+    for name in names:
+        of_system: dict[str, Any] = {key: of_metric[name] for key, of_metric in scores.items()}
+        rows.append(SystemRow(system=name, **of_system))
+    return rows
 
 
 def _notes_on_tests(differing: Mapping[str, int], num_sentences: int) -> list[str]:
@@ -436,21 +353,21 @@ def _score_table(comparison: Comparison, key: str) -> str:
     lines = [f"{METRIC_NAMES[key]:{width}}  {columns}"]
     for number, row in enumerate(comparison.systems):
         name = row.system + (_BASELINE if number == 0 else "")
-        cells = f"{row.comet:7.4f}" if key == "comet" else _cells(row.scores[key])
+        score: Score = getattr(row, key)
+        cells = f"{score.score:7.4f}" if key == "comet" else _cells(score, has_p_values=number > 0)
         lines.append(f"{name:{width}}  {cells}".rstrip())
-    if key in comparison.signatures:
-        lines.append(comparison.signatures[key])
+    signature = getattr(comparison, f"{key}_signature", None)
+    if signature is not None:
+        lines.append(signature)
     return "\n".join(lines)
 
 
-def _cells(score: Score) -> str:
+def _cells(score: Score, has_p_values: bool) -> str:
     interval = score.confidence_interval
     ends = "-" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}"
     cells = f"{score.score:7.2f}  {ends:>15}  "
-    if score.p_values is not None:
-        bootstrap = _p_value_cell(score.p_values.bootstrap)
-        randomization = _p_value_cell(score.p_values.randomization)
-        cells += f"{bootstrap:>11}  {randomization:>15}"
+    if has_p_values:
+        cells += f"{_p_value_cell(score.p_bootstrap):>11}  {_p_value_cell(score.p_randomization):>15}"
     return cells
 
 
@@ -464,7 +381,7 @@ def _length_table(comparison: Comparison, key: str) -> str:
     lines = [f"{METRIC_NAMES[key]} by number of source words"]
     lines.append("  ".join([f"{'words':5}", f"{'sentences':>9}", *(f"{name:>7}" for name in names)]))
     for bucket in comparison.lengths:
-        scores = [f"{row.value(key):{max(7, len(row.system))}.{digits}f}" for row in bucket.systems]
+        scores = [f"{getattr(row, key).score:{max(7, len(row.system))}.{digits}f}" for row in bucket.systems]
         lines.append("  ".join([f"{bucket.words:5}", f"{bucket.sentences:9,}", *scores]))
     return "\n".join(lines)
 
@@ -479,7 +396,7 @@ def comparison_picture(comparison: Comparison) -> bytes:
     all_sentences = LengthBucket(words="all", sentences=comparison.sentences, systems=comparison.systems)
     groups = [all_sentences, *comparison.lengths]
     figure = Figure(figsize=(max(7.0, 1.3 * len(groups)), 4.5), layout="constrained")
-    bleu = "compound-split BLEU" if "split_compounds" in comparison.signatures["bleu"] else "BLEU"
+    bleu = "compound-split BLEU" if "split_compounds" in comparison.bleu_signature else "BLEU"
     axes = figure.add_subplot(xlabel="number of source words (number of sentences)", ylabel=bleu)
     for number in range(len(comparison.systems)):
         _draw_system(axes, groups, number)
@@ -499,7 +416,7 @@ def _draw_system(axes: Any, groups: Sequence[LengthBucket], number: int) -> None
     systems = groups[0].systems
     width = 0.8 / len(systems)
     places = [place + (number - (len(systems) - 1) / 2) * width for place in range(len(groups))]
-    scores = [group.systems[number].scores["bleu"] for group in groups]
+    scores = [group.systems[number].bleu for group in groups]
     # matplotlib reads a dollar sign as the start of a formula, and hides a label that begins with an
     # underscore. Therefore the label escapes dollar signs, and begins with a zero-width space.
     label = f"\u200b{systems[number].system}".replace("$", r"\$") + (_BASELINE if number == 0 else "")

@@ -2,14 +2,13 @@
 paper.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from .attention import Tokens
 from .head_search import (
-    Occurrence,
     Statistics,
     best_heads,
     encoder_weights,
@@ -28,6 +27,8 @@ _PREFERENCE = 1.5
 # Do not draw smaller weights, because thousands of faint lines would make an SVG file large.
 _LEAST_WEIGHT = 0.01
 
+T = TypeVar("T")
+
 
 class ModelStatistics(NamedTuple):
     """A model, and the statistics of its heads on the two halves of the test set."""
@@ -39,14 +40,13 @@ class ModelStatistics(NamedTuple):
     measurement: Statistics
 
 
-def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
-    """Sort the candidates by their first element, and return the third element of the middle candidate. A
-    candidate is a tuple of an attention measurement, the number of words in a sentence, and an object to
-    choose. Ignore candidates with more than `_MOST_WORDS` words, unless all candidates have more words.
+def _median(candidates: Sequence[T], measurement: Callable[[T], float], num_words: Callable[[T], int]) -> T:
+    """Return the candidate with the median `measurement`. `num_words` returns the number of words of a
+    candidate's sentence. Ignore candidates with more than `_MOST_WORDS` words, unless all have more words.
     """
-    short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
-    in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
-    return in_order[(len(in_order) - 1) // 2][2]
+    short = [candidate for candidate in candidates if num_words(candidate) <= _MOST_WORDS]
+    in_order = sorted(short or candidates, key=measurement)
+    return in_order[(len(in_order) - 1) // 2]
 
 
 def draw_relation(
@@ -62,11 +62,10 @@ def draw_relation(
     heads = [best_heads(of_model.choice.occurrences[relation], num_heads) for of_model in (trained, random)]
     occurrences = trained.measurement.occurrences[relation]
     best = heads[0][0]
-    example: Occurrence = _median(
-        [
-            (found.weights[best.layer, best.head].item(), len(sentences[found.sentence].words), found)
-            for found in occurrences
-        ]
+    example = _median(
+        occurrences,
+        measurement=lambda found: found.weights[best.layer, best.head].item(),
+        num_words=lambda found: len(sentences[found.sentence].words),
     )
     of_example = random.measurement.occurrences[relation][occurrences.index(example)]
     tokens = sentences[example.sentence]
@@ -130,17 +129,17 @@ def draw_two_heads(
     """Draw the two most different heads of a layer, for the trained model and for the untrained model."""
     pairs = [most_different_heads(of_model.choice) for of_model in (trained, random)]
     first, second = pairs[0]
-    example: int = _median(
-        [
-            (distances[first.layer, first.head, second.head].item(), len(sentences[index].words), index)
-            for index, distances in trained.measurement.distances.items()
-        ]
+    distances = trained.measurement.distances
+    example = _median(
+        list(distances),
+        measurement=lambda sentence: distances[sentence][first.layer, first.head, second.head].item(),
+        num_words=lambda sentence: len(sentences[sentence].words),
     )
     tokens = sentences[example]
     figure, panels = _panels(tokens, 2)
     numbers: dict[str, Any] = {
         "num_sentences_choice": len(trained.choice.distances),
-        "num_sentences_measurement": len(trained.measurement.distances),
+        "num_sentences_measurement": len(distances),
         "example": {"words": tokens.words},
     }
     texts = []

@@ -42,7 +42,7 @@ class RunRecord:
     @property
     def num_steps(self) -> int:
         """The number of the last step in the log."""
-        return max((row["step"] for row in self.metrics), default=0)
+        return max(row["step"] for row in self.metrics)
 
 
 def read_run(folder: Path, training: AnyTraining | None, d_model: int) -> RunRecord | None:
@@ -213,7 +213,7 @@ def _equations(model: Any) -> list[Picture]:
 
 def _run_pictures(record: RunRecord | None, report: Callable[[str], None]) -> Iterator[Picture]:
     """Yield the pictures of the learning rate and of the training curve."""
-    if record is None or not record.metrics:
+    if record is None:
         report("schedule and training_curve are left out, because the checkpoint has no record of a run")
         return
     yield draw_schedule(record.rate, record.num_steps, record.metrics, record.schedule)

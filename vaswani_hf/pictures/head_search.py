@@ -127,18 +127,18 @@ def best_heads(occurrences: Sequence[Occurrence], number: int) -> list[Head]:
 
 def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, float]:
     """For one head, return the means of `weights`, `is_largest` and `same_distance` over all `occurrences`."""
-
-    def mean(name: str) -> float:
-        values = [getattr(occurrence, name)[head.layer, head.head] for occurrence in occurrences]
-        return torch.stack(values).float().mean().item()
-
     return {
         "layer": head.layer + 1,
         "head": head.head + 1,
-        "mean_weight": mean("weights"),
-        "share_largest": mean("is_largest"),
-        "mean_weight_same_distance": mean("same_distance"),
+        "mean_weight": _mean_of_head([found.weights for found in occurrences], head),
+        "share_largest": _mean_of_head([found.is_largest for found in occurrences], head),
+        "mean_weight_same_distance": _mean_of_head([found.same_distance for found in occurrences], head),
     }
+
+
+def _mean_of_head(tensors: Sequence[torch.Tensor], head: Head) -> float:
+    """Return the mean of the entries of one head in tensors [N, H]."""
+    return torch.stack([tensor[head.layer, head.head] for tensor in tensors]).float().mean().item()
 
 
 def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:

@@ -199,25 +199,27 @@ def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]
             "trainer wrote the checkpoints; choose another repository, or leave out `--resume true`."
         )
 
-    def download(*patterns: str) -> Path:
-        folder = with_retries(snapshot_download, repo_id, revision=info.sha, allow_patterns=list(patterns))
-        verify_download(Path(folder), repo_id, patterns)
-        return Path(folder)
-
     numbered = [name for name in names if name != LAST_CHECKPOINT]
     numbered.sort(key=lambda name: int(name.split("-")[1]))
     wanted = numbered[-training.save_total_limit :]
     if LAST_CHECKPOINT in names:
         wanted.append(LAST_CHECKPOINT)
-    snapshot = download(RECIPE_FILE, *(f"{name}/*" for name in wanted))
+    patterns = [RECIPE_FILE, *(f"{name}/*" for name in wanted)]
+    snapshot = _download_files(repo_id, info.sha, patterns)
     steps = {name: _step_of_whole(snapshot / name) for name in wanted}
     if training.stops_early:
         newest = max(steps, key=lambda name: steps[name])
         best = f"checkpoint-{_best_step(snapshot / newest, training, numbered)}"
         if best in numbered and best not in steps:
-            download(f"{best}/*")
+            _download_files(repo_id, info.sha, [f"{best}/*"])
             steps[best] = _step_of_whole(snapshot / best)
     return snapshot, steps
+
+
+def _download_files(repo_id: str, revision: str | None, patterns: list[str]) -> Path:
+    folder = Path(with_retries(snapshot_download, repo_id, revision=revision, allow_patterns=patterns))
+    verify_download(folder, repo_id, patterns)
+    return folder
 
 
 def _best_step(newest: Path, training: AnyTraining, among: list[str] | None = None) -> int | None:

@@ -33,7 +33,6 @@ from ..checkpoint.results import (
     OriginRecord,
     Results,
     SplitRecord,
-    TrainingRecord,
     check_scores,
     read_record,
     read_results,
@@ -86,22 +85,10 @@ class CardFacts:
     """The published form of the recipe."""
     data: DataRecord
     """The data of the run. The object is empty if the data is not known."""
-    corpus: dict[str, dict[str, int]]
-    """The numbers of kept and removed examples of each split."""
-    training: TrainingRecord | None
-    """The record of the training."""
+    results: Results
+    """The content of results.json."""
     test: dict[str, Any]
     """The scores on the test split. The names of the scores depend on the task."""
-    decoding: dict[str, Any]
-    """The search settings of the scores."""
-    examples: list[ExampleRecord]
-    """Sample inputs with the outputs of the model."""
-    origin: OriginRecord | None
-    """The checkpoint from which the weights were imported."""
-    average_of: list[str] | None
-    """For a model from `vaswani average`, the names of the averaged checkpoints."""
-    weights_changed: bool | None
-    """True if the weights differ from the weights that the run has scored."""
     is_recorded: bool
     """True if the checkpoint has a record of its training."""
     is_finished: bool
@@ -153,11 +140,10 @@ def model_card(
 
 def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str | None) -> CardFacts:
     recipe, results, data = recorded_run(folder)
-    test = _scores(results)
     chosen = license or (recipe.publishing.license if recipe else None)
     check_license(chosen, data.license, "license" if license else "publishing.license")
+    test = _scores(results)
     task = _task_of(folder, recipe, test)
-    check_scores(folder, test, task.test_scores)
     words = task.card_words(data, recipe.data if recipe else None, test, repo_id)
     bases = recipe.model.bases() if recipe else []
     recorded = results.model_fields_set - {"origin", "data"}
@@ -173,14 +159,8 @@ def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str
         recipe=recipe,
         recipe_yaml=(published_yaml(folder, license) or "").strip() or None,
         data=data,
-        corpus=results.corpus or {},
-        training=results.training,
+        results=results,
         test=test,
-        decoding=results.decoding or {},
-        examples=results.examples or [],
-        origin=results.origin,
-        average_of=results.average_of,
-        weights_changed=results.weights_changed,
         is_recorded=bool(recipe or recorded),
         is_finished=bool(recorded - {"average_of"}) and results.finished_with is not None,
         license=chosen or data.license,
@@ -212,23 +192,25 @@ def _scores(results: Results) -> dict[str, Any]:
 
 def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
     """Return the task in the recipe. Without a recipe, choose the task by the model type in config.json and
-    by the names of the scores in `test`.
+    by the names of the scores in `test`. Raise an error if the task needs a score that `test` lacks.
     """
     if recipe is not None:
-        return TASKS[recipe.task]
-    model_type = read_record(folder / CONFIG_FILE).get("model_type")
-    of_model = [task for task in TASKS.values() if task.model_class.config_class.model_type == model_type]
-    scored = [task for task in of_model if task.metrics.keys() <= test.keys()]
-    return [*scored, *of_model, *TASKS.values()][0]
+        task = TASKS[recipe.task]
+    else:
+        model_type = read_record(folder / CONFIG_FILE).get("model_type")
+        of_model = [each for each in TASKS.values() if each.model_class.config_class.model_type == model_type]
+        scored = [each for each in of_model if each.metrics.keys() <= test.keys()]
+        task = [*scored, *of_model, *TASKS.values()][0]
+    check_scores(folder, test, task.test_scores)
+    return task
 
 
 def pipeline_of(folder: Path) -> str | None:
     """Return the task for which `transformers.pipeline` can load a model, or None."""
     recipe, results, data = recorded_run(folder)
     test = _scores(results)
-    task = _task_of(folder, recipe, test)
-    check_scores(folder, test, task.test_scores)
-    return task.card_words(data, recipe.data if recipe else None, test, "").pipeline
+    words = _task_of(folder, recipe, test).card_words(data, recipe.data if recipe else None, test, "")
+    return words.pipeline
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
@@ -269,7 +251,7 @@ def _metadata(facts: CardFacts) -> ModelCardData:
         pipeline_tag=facts.words.pipeline_tag,
         library_name="transformers",
         tags=_tags(facts),
-        widget=_widget(facts.examples),
+        widget=_widget(facts.results.examples or []),
         metrics=[*facts.task.metrics] if scores else None,
         model_name=facts.name if scores else None,
         eval_results=scores or None,
@@ -280,7 +262,8 @@ def _tags(facts: CardFacts) -> list[str]:
     tags = [facts.words.task_type, "vaswani", "transformer"]
     if len(facts.task.stacks) == 2:
         tags.append("seq2seq")
-    added = facts.training.model_tags if facts.training else None
+    training = facts.results.training
+    added = training.model_tags if training else None
     return [*tags, *(added or [])]
 
 
@@ -302,7 +285,7 @@ def _eval_results(facts: CardFacts) -> list[EvalResult]:
             metric_type=name,
             metric_name=title,
             metric_value=round(test[name], 2),
-            metric_args={"signature": test.get(f"{name}_signature"), **facts.decoding},
+            metric_args={"signature": test.get(f"{name}_signature"), **(facts.results.decoding or {})},
         )
         for name, title in facts.task.metrics.items()
         if test.get(name) is not None

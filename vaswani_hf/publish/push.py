@@ -129,12 +129,19 @@ def push(
         stage_repository(folder, staged, to.repo_id, license=license, base_model=base_model)
 
         # 3. Upload the files, download the commit again, and compare the files and the outputs.
-        def find_differences(downloaded: Path) -> list[str]:
-            arrived = fingerprint(downloaded)
-            return [name for name, output in expected.items() if output != arrived[name]]
+        return send(
+            to,
+            staged,
+            commit_message,
+            checked="same logits, tokens and translation",
+            find_differences=partial(_different_outputs, expected),
+        )
 
-        checked = "same logits, tokens and translation"
-        return send(to, staged, commit_message, checked=checked, find_differences=find_differences)
+
+def _different_outputs(expected: dict[str, Any], downloaded: Path) -> list[str]:
+    """Return the names of the outputs of a downloaded checkpoint that differ from the fingerprint `expected`."""
+    arrived = fingerprint(downloaded)
+    return [name for name, output in expected.items() if output != arrived[name]]
 
 
 def send(

@@ -6,7 +6,6 @@ on the command line override the keys of all files.
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,9 @@ from .key_names import FullName, key_types_by_task, key_types_of_all_tasks, unkn
 from .overrides import parse_overrides
 from .recipe import SECTIONS, Recipe, make_recipe, task_of
 from .yaml_files import read_mapping
+
+# The keys of a recipe with their values, not yet validated. The value of a section is the dict of its keys.
+RecipeContent = dict[str, Any]
 
 
 def load_recipe(
@@ -51,15 +53,15 @@ def load_recipe(
     """
     content = _read_with_bases(find_recipe(path))
     for name, value in parse_overrides(overrides or []).items():
-        content[name] = value
+        _set_value(content, name, value)
     # A path on the command line is relative to the current folder.
     _make_code_absolute(content, Path())
-    task = task_of(content.top_level)
+    task = task_of(content)
     _refuse_unknown_keys(content, task)
     if not is_record:
         _refuse_keys_of_other_tasks(content, task)
         _run_code(content)
-    recipe = make_recipe(content.for_task(task))
+    recipe = make_recipe(_keys_of_task(content, task))
     if needs_data:
         recipe.data.require_source()
     if not is_record:
@@ -67,72 +69,30 @@ def load_recipe(
     return recipe
 
 
-@dataclass
-class RecipeContent:
-    """The keys of a recipe with their values, not yet validated. `top_level` contains the keys that belong to
-    no section.
-    """
-
-    top_level: dict[str, Any] = field(default_factory=dict)
-    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __setitem__(self, name: FullName, value: Any) -> None:
-        section, _, key = name.rpartition(".")
-        if section:
-            self.sections.setdefault(section, {})[key] = value
-        else:
-            self.top_level[key] = value
-
-    def items(self) -> Iterator[tuple[FullName, Any]]:
-        """Yield the full name and the value of each key."""
-        for key, value in self.top_level.items():
-            yield FullName(str(key)), value
-        for section, keys in self.sections.items():
-            for key, value in keys.items():
-                yield FullName(f"{section}.{key}"), value
-
-    def for_task(self, task: str) -> dict[str, Any]:
-        """Return the keys and values of the recipe as the argument of `make_recipe`. Leave out the keys that
-        exist only in the recipes of other tasks.
-        """
-        known = key_types_by_task()[task]
-        values = dict(self.top_level)
-        for section, keys in self.sections.items():
-            values[section] = {key: value for key, value in keys.items() if f"{section}.{key}" in known}
-        return values
-
-
 def _read_with_bases(path: Path) -> RecipeContent:
     """Return the content of a recipe file, merged with the contents of the recipes that it extends."""
     files = [path]
     contents = [_read_file(path)]
-    while "extends" in contents[-1].top_level:
-        extends = contents[-1].top_level.pop("extends")
+    while "extends" in contents[-1]:
+        extends = contents[-1].pop("extends")
         files.append(_base_of(extends, files))
         contents.append(_read_file(files[-1], extending=files[-2]))
     merged = contents.pop()
     for content in reversed(contents):
-        merged = RecipeContent(
-            top_level=_merged(merged.top_level, content.top_level),
-            sections=_merged(merged.sections, content.sections),
-        )
+        merged = _merged(merged, content)
     return merged
 
 
 def _read_file(path: Path, extending: Path | None = None) -> RecipeContent:
     """Return the content of one recipe file. `extending` is the recipe file that extends this file, or None."""
-    content = RecipeContent()
-    for key, value in read_mapping(path, extending).items():
-        if key not in SECTIONS:
-            content.top_level[key] = value
-        elif value is None:
-            # YAML reads a section without keys as null.
-            content.sections[key] = {}
-        elif isinstance(value, dict):
-            content.sections[key] = value
-        else:
+    content = read_mapping(path, extending)
+    for section in SECTIONS:
+        # YAML reads a section without keys as null.
+        if section in content and content[section] is None:
+            content[section] = {}
+        if not isinstance(content.get(section, {}), dict):
             raise InvalidValueError(
-                f"`{key}` in '{path}' must be a mapping of keys to values, but is {value!r}."
+                f"`{section}` in '{path}' must be a mapping of keys to values, but is {content[section]!r}."
             )
     _make_code_absolute(content, path.parent)
     return content
@@ -169,16 +129,43 @@ def _merged(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _set_value(content: RecipeContent, name: FullName, value: Any) -> None:
+    section, _, key = name.rpartition(".")
+    keys = content.setdefault(section, {}) if section else content
+    keys[key] = value
+
+
+def _named_values(content: RecipeContent) -> Iterator[tuple[FullName, Any]]:
+    """Yield the full name and the value of each key, first of the keys that belong to no section."""
+    for key, value in content.items():
+        if key not in SECTIONS:
+            yield FullName(str(key)), value
+    for section in SECTIONS:
+        for key, value in content.get(section, {}).items():
+            yield FullName(f"{section}.{key}"), value
+
+
+def _keys_of_task(content: RecipeContent, task: str) -> RecipeContent:
+    """Return the content without the keys that exist only in the recipes of other tasks."""
+    known = key_types_by_task()[task]
+    of_task = dict(content)
+    for section in SECTIONS:
+        if section in content:
+            keys = content[section].items()
+            of_task[section] = {key: value for key, value in keys if f"{section}.{key}" in known}
+    return of_task
+
+
 def _make_code_absolute(content: RecipeContent, folder: Path) -> None:
     """Make the path in `model.code` absolute. A relative path is relative to `folder`."""
-    model = content.sections.get("model", {})
+    model = content.get("model", {})
     if isinstance(model.get("code"), str):
         model["code"] = os.path.abspath(folder / model["code"])
 
 
 def _run_code(content: RecipeContent) -> None:
     """Execute the Python file in `model.code`, so that the file can register new values of other recipe keys."""
-    code = content.sections.get("model", {}).get("code")
+    code = content.get("model", {}).get("code")
     if isinstance(code, str):
         run_user_code(code, "model.code")
 
@@ -186,7 +173,7 @@ def _run_code(content: RecipeContent) -> None:
 def _refuse_unknown_keys(content: RecipeContent, task: str) -> None:
     """Raise an `InvalidValueError` if a recipe has a key that no task has."""
     known = key_types_of_all_tasks()
-    for name, value in content.items():
+    for name, value in _named_values(content):
         if name not in known:
             raise unknown_key_error(name, value, key_types_by_task()[task])
 
@@ -194,7 +181,7 @@ def _refuse_unknown_keys(content: RecipeContent, task: str) -> None:
 def _refuse_keys_of_other_tasks(content: RecipeContent, task: str) -> None:
     """Raise an `InvalidValueError` for a key of another task, unless its value is null or empty."""
     by_task = key_types_by_task()
-    for name, value in content.items():
+    for name, value in _named_values(content):
         if name in by_task[task] or value in (None, "", []):
             continue
         owners = " and ".join(f"`task: {other}`" for other, types in by_task.items() if name in types)

@@ -14,7 +14,7 @@ from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining, training_settings
 from ..settings.base import NO_DOCSTRINGS, Settings, format_value
 from ..settings.keys import OnResume, on_resume, recipe_key
-from ..settings.sections import ModelSettings, PublishingSettings, model_settings
+from ..settings.sections import MODEL_SETTINGS, ModelSettings, PublishingSettings
 from ..tasks import TASKS, Task
 from .licenses import check_license, data_license
 
@@ -137,7 +137,7 @@ def _sections_of(task: Task) -> dict[str, type[Settings]]:
     return {
         "data": task.data_settings,
         "tokenizer": task.tokenizer_settings,
-        "model": model_settings(task.stacks),
+        "model": MODEL_SETTINGS[task.stacks],
         "training": training_settings(task.stacks),
         "decoding": task.decoding_settings,
         "evaluation": task.evaluation_settings,

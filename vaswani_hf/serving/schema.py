@@ -80,7 +80,7 @@ class DetectRequest(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise ValueError(explain_invalid(error)) from None
+            raise ValueError(explain_invalid(error, given)) from None
 
     @model_validator(mode="before")
     @classmethod

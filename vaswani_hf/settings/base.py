@@ -84,7 +84,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise InvalidValueError(explain_invalid(error, prefix)) from None
+            raise InvalidValueError(explain_invalid(error, values, prefix)) from None
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy in which the fields in `changes` have new values. Check all values of the copy."""
@@ -98,17 +98,26 @@ def field_with_facts(default: Any, facts: Mapping[str, Any], **arguments: Any) -
 
 
 def facts_of(field: FieldInfo) -> Any:
-    """Return the facts that `field_with_facts` stored in a field."""
+    """Return the dict of the facts that `field_with_facts` stored in a field."""
     return field.json_schema_extra or {}
 
 
-def explain_invalid(error: ValidationError, prefix: str = "") -> str:
-    """Explain the first error in one sentence that names the key, its value, and the permitted values."""
-    errors = _errors_of_first_value(error)
+def explain_invalid(error: ValidationError, values: Any, prefix: str = "") -> str:
+    """Explain the first error in one sentence that names the key, its value, and the permitted values.
+    `values` are the invalid values.
+    """
+    errors_by_place: dict[str, list[ErrorDetails]] = {}
+    for found in error.errors(include_url=False):
+        errors_by_place.setdefault(_place_of(found, values), []).append(found)
+    first_place = next(iter(errors_by_place))
     # Explain an error inside a list or mapping rather than an error about the whole value, because the message
     # then names the invalid entry.
-    first = max(errors, key=lambda other: (len(_place_of(other)), other["type"] == "unknown_key"))
-    place = _place_of(first)
+    inner_places = [
+        place for place in errors_by_place if place.startswith((f"{first_place}[", f"{first_place}."))
+    ]
+    place = max([first_place, *inner_places], key=len)
+    errors = errors_by_place[place]
+    first = next((found for found in errors if found["type"] == "unknown_key"), errors[0])
     if first["type"] == "unknown_key":
         return _explain_unknown_key(first["ctx"], f"{prefix}{place}." if place else prefix)
     if first["type"] == "missing":
@@ -117,21 +126,24 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
         # Return the message of the validator unchanged, because the validators of settings classes raise
         # errors with complete sentences.
         return str(first["ctx"]["error"])
-    same_place = [other for other in errors if _place_of(other) == place]
-    return _explain_wrong_value(f"{prefix}{place}", first["input"], same_place)
+    return _explain_wrong_value(f"{prefix}{place}", first["input"], errors)
 
 
-def _errors_of_first_value(error: ValidationError) -> list[ErrorDetails]:
-    """Return the errors about the first invalid value. If the value is a list or a dict, also return the
-    errors about its entries. If a field accepts several types, pydantic reports one error for each type.
-    """
-    errors = error.errors(include_url=False)
-    place = _place_of(errors[0])
-    return [
-        other
-        for other in errors
-        if _place_of(other) == place or _place_of(other).startswith((f"{place}[", f"{place}."))
-    ]
+def _place_of(error: ErrorDetails, values: Any) -> str:
+    """Return the full name of a value, such as `data.train_weights[0]`. `values` are the invalid values."""
+    place = ""
+    value = values
+    for part in error["loc"]:
+        if isinstance(part, int):
+            place += f"[{part}]"
+            value = value[part]
+        elif isinstance(value, Mapping) and part in value:
+            place += f".{part}"
+            value = value[part]
+        # Any other part is the name of a type, because the field accepts several types.
+    if error["type"] == "missing":
+        place += f".{error['loc'][-1]}"
+    return place.removeprefix(".")
 
 
 def _explain_unknown_key(context: dict[str, Any], section: str) -> str:
@@ -181,16 +193,3 @@ def _expected(error: ErrorDetails) -> str:
         for name, limit in error.get("ctx", {}).items()
     }
     return words.format(**limits)
-
-
-def _place_of(error: ErrorDetails) -> str:
-    """Return the full name of a value, such as `data.train_weights[0]`, without type names from pydantic."""
-    place = ""
-    for part in error["loc"]:
-        if isinstance(part, int):
-            place += f"[{part}]"
-        elif part in ("str", "int", "float", "bool", "none") or not part.isidentifier() or part[:1].isupper():
-            continue
-        else:
-            place += f".{part}" if place else part
-    return place

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from ..model.errors_vaswani import InvalidValueError
 from .base import Settings
 from .keys import recipe_key
+from .names import joined
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
@@ -174,8 +175,7 @@ class DataSettings(Settings):
         return self
 
     def _sources_in_words(self) -> str:
-        *names, last = [f"`data.{key}`" for key in self.source_keys]
-        return f"{', '.join(names)} and {last}"
+        return joined([f"`data.{key}`" for key in self.source_keys], "and")
 
 
 class Augmentation(Settings):

@@ -17,7 +17,7 @@ ASSUMED_UTILIZATION = 0.3
 PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-pricing"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Gpu:
     """A GPU model. The peak speeds in TFLOPS are the speeds without sparsity.
 
@@ -53,28 +53,62 @@ _NVIDIA = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
 # L40S give the bfloat16 peak speeds for sparse matrices. For dense matrices, the peak speed is half of the
 # number in the data sheet.
 GPUS = {
-    "H200": Gpu(989, 67, "https://www.nvidia.com/en-us/data-center/h200/", 5.0, "h200", 141),
-    "H100": Gpu(989, 67, "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"),
-    "A100": Gpu(
-        312,
-        19.5,
-        f"{_NVIDIA}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf",
-        2.5,
-        "a100-large",
-        80,
+    "H200": Gpu(
+        bf16=989,
+        fp32=67,
+        source="https://www.nvidia.com/en-us/data-center/h200/",
+        price=5.0,
+        flavor="h200",
+        memory=141,
     ),
-    "L40S": Gpu(362, 91.6, "https://www.nvidia.com/en-us/data-center/l40s/", 1.8, "l40sx1", 48),
-    "L4": Gpu(121, 30.3, "https://www.nvidia.com/en-us/data-center/l4/", 0.8, "l4x1", 24),
-    "A10": Gpu(125, 31.2, f"{_NVIDIA}/a10/pdf/a10-datasheet.pdf"),
+    "H100": Gpu(
+        bf16=989,
+        fp32=67,
+        source="https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet",
+    ),
+    "A100": Gpu(
+        bf16=312,
+        fp32=19.5,
+        source=f"{_NVIDIA}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf",
+        price=2.5,
+        flavor="a100-large",
+        memory=80,
+    ),
+    "L40S": Gpu(
+        bf16=362,
+        fp32=91.6,
+        source="https://www.nvidia.com/en-us/data-center/l40s/",
+        price=1.8,
+        flavor="l40sx1",
+        memory=48,
+    ),
+    "L4": Gpu(
+        bf16=121,
+        fp32=30.3,
+        source="https://www.nvidia.com/en-us/data-center/l4/",
+        price=0.8,
+        flavor="l4x1",
+        memory=24,
+    ),
+    "A10": Gpu(bf16=125, fp32=31.2, source=f"{_NVIDIA}/a10/pdf/a10-datasheet.pdf"),
     "RTX4090": Gpu(
-        165.2, 82.6, "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
+        bf16=165.2,
+        fp32=82.6,
+        source="https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf",
     ),
     "V100": Gpu(
-        None,
-        15.7,
-        "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf",
+        bf16=None,
+        fp32=15.7,
+        source="https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf",
     ),
-    "T4": Gpu(None, 8.1, f"{_NVIDIA}/tesla-t4/t4-tensor-core-datasheet-951643.pdf", 0.4, "t4-small", 16),
+    "T4": Gpu(
+        bf16=None,
+        fp32=8.1,
+        source=f"{_NVIDIA}/tesla-t4/t4-tensor-core-datasheet-951643.pdf",
+        price=0.4,
+        flavor="t4-small",
+        memory=16,
+    ),
 }
 
 

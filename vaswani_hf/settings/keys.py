@@ -4,8 +4,6 @@ value can change when a run is resumed.
 
 from typing import Any, Literal, TypedDict, Unpack
 
-from pydantic.fields import FieldInfo
-
 from .base import Settings, facts_of, field_with_facts
 
 # A user can change the value of a key in a recipe and then resume the run. The resumed run then does one of
@@ -45,12 +43,6 @@ def recipe_key(
     return field_with_facts(default, facts, gt=gt, ge=ge, lt=lt, le=le, description=description)
 
 
-def key_facts(field: FieldInfo) -> KeyFacts:
-    """Return the facts that `recipe_key` stored in a pydantic field."""
-    facts: KeyFacts = facts_of(field)
-    return facts
-
-
 def on_resume(section: type[Settings], key: str) -> OnResume:
     """Return what a resumed run does if a key in a section has another value than in the earlier run."""
     field = section.model_fields.get(key)
@@ -58,4 +50,4 @@ def on_resume(section: type[Settings], key: str) -> OnResume:
         # The key belongs to another task, or to an earlier version of the package.
         return "fixed"
     default: OnResume = getattr(section, "keys_on_resume", "fixed")
-    return key_facts(field).get("on_resume", default)
+    return facts_of(field).get("on_resume", default)

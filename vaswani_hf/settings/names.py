@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from ..model.checks_vaswani import PAPER_SYMBOLS
 
 # Maps names in other toolkits (fairseq, JoeyNMT, OpenNMT, Marian, Sockeye and transformers) to options and
-# recipe keys of this package. A tuple lists several names in the order of preference.
-SYNONYMS: dict[str, str | tuple[str, ...]] = {
+# recipe keys of this package. Several names are separated by spaces, the preferred name first.
+SYNONYMS = {
     **PAPER_SYMBOLS,
     "lr": "learning_rate",
     "beam": "num_beams",
@@ -19,15 +19,15 @@ SYNONYMS: dict[str, str | tuple[str, ...]] = {
     "lenpen": "length_penalty",
     "alpha": "length_penalty",
     "normalize": "length_penalty",
-    "max_len": ("max_new_tokens", "max_length"),
+    "max_len": "max_new_tokens max_length",
     "max_len_a": "max_length_a",
     "max_len_b": "max_length_b",
     "max_output_length": "max_new_tokens",
-    "max_tokens": ("source_tokens_per_batch", "tokens_per_batch"),
-    "batch_size": ("source_tokens_per_batch", "tokens_per_batch"),
-    "mini_batch": ("source_tokens_per_batch", "tokens_per_batch"),
-    "batch_tokens": ("source_tokens_per_batch", "tokens_per_batch"),
-    "per_device_train_batch_size": ("source_tokens_per_batch", "tokens_per_batch"),
+    "max_tokens": "source_tokens_per_batch tokens_per_batch",
+    "batch_size": "source_tokens_per_batch tokens_per_batch",
+    "mini_batch": "source_tokens_per_batch tokens_per_batch",
+    "batch_tokens": "source_tokens_per_batch tokens_per_batch",
+    "per_device_train_batch_size": "source_tokens_per_batch tokens_per_batch",
     "heads": "encoder_attention_heads",
     "num_heads": "encoder_attention_heads",
     "layers": "encoder_layers",
@@ -59,22 +59,22 @@ SYNONYMS: dict[str, str | tuple[str, ...]] = {
     "epochs": "num_train_epochs",
     "max_epoch": "num_train_epochs",
     "num_epochs": "num_train_epochs",
-    "precision": ("dtype", "bf16"),
-    "fp16": ("bf16", "dtype"),
+    "precision": "dtype bf16",
+    "fp16": "bf16 dtype",
     "gpus": "device",
     "gpu": "device",
     "cpu": "device",
     "cuda": "device",
     "use_cuda": "device",
-    "num_workers": ("workers", "dataloader_num_workers"),
+    "num_workers": "workers dataloader_num_workers",
     "threads": "workers",
     "out": "output",
     "save_dir": "output_dir",
     "model_dir": "output_dir",
-    "src": ("source", "train_source"),
+    "src": "source train_source",
     "source": "train_source",
     "ref": "reference",
-    "tgt": ("target", "train_target"),
+    "tgt": "target train_target",
     "target": "train_target",
     "src_lang": "source_language",
     "tgt_lang": "target_language",
@@ -97,8 +97,7 @@ def suggestion(name: str, known: Collection[str]) -> str | None:
     """Return the name in `known` that the user probably means: a synonym of `name`, or else a similar name.
     Return None if there is no such name.
     """
-    synonyms = SYNONYMS.get(name, ())
-    for synonym in [synonyms] if isinstance(synonyms, str) else synonyms:
+    for synonym in SYNONYMS.get(name, "").split():
         if synonym in known:
             return synonym
     similar = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
@@ -107,5 +106,10 @@ def suggestion(name: str, known: Collection[str]) -> str | None:
 
 def alternatives(names: Iterable[str]) -> str:
     """Join names to a text such as '"a", "b" or "c"'."""
-    *others, last = [f'"{name}"' for name in names]
-    return f"{', '.join(others)} or {last}" if others else last
+    return joined([f'"{name}"' for name in names], "or")
+
+
+def joined(words: Iterable[str], conjunction: str) -> str:
+    """Join words to a text such as "a, b or c"."""
+    *others, last = words
+    return f"{', '.join(others)} {conjunction} {last}" if others else last

@@ -9,7 +9,7 @@ from ..model.configuration_vaswani import CONFIG_FIELDS, ENCODER_DECODER_FIELDS,
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import DECODING_SETTINGS, SCORE_SETTINGS, SearchSettings, check_sampling
 from .base import NO_DOCSTRINGS, Settings
-from .keys import KeyFacts, OnResume, recipe_key
+from .keys import OnResume, recipe_key
 
 # The size of the smallest vocabulary of byte-level BPE in tokens: 256 bytes and 4 special tokens.
 SMALLEST_VOCABULARY = 260
@@ -132,33 +132,27 @@ def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
         if key.startswith(other_stacks) or (is_of_both and stacks != STACKS):
             continue
         declared = CONFIG_FIELDS[key]
-        facts: KeyFacts = {}
-        if declared.metadata["unit"]:
-            facts["unit"] = declared.metadata["unit"]
-        if not isinstance(declared.default, bool):
-            facts["range"] = declared.metadata["rule"].words.replace("None", "null")
-        fields[key] = (
-            declared.type,
-            recipe_key(declared.default, description=declared.metadata["help"], **facts),
+        is_switch = isinstance(declared.default, bool)
+        values = declared.metadata["rule"].words.replace("None", "null")
+        field = recipe_key(
+            declared.default,
+            description=declared.metadata["help"],
+            unit=declared.metadata["unit"],
+            range="" if is_switch else values,
         )
+        fields[key] = (declared.type, field)
     return create_model(name, __base__=ModelSettings, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 
 EncoderDecoderSettings = _with_config_fields("EncoderDecoderSettings", STACKS)
 EncoderSettings = _with_config_fields("EncoderSettings", ("encoder",))
 DecoderSettings = _with_config_fields("DecoderSettings", ("decoder",))
-_MODEL_SETTINGS = {
+# Maps the stacks of a model to the class of the recipe section `model`.
+MODEL_SETTINGS: dict[tuple[str, ...], Any] = {
     STACKS: EncoderDecoderSettings,
     ("encoder",): EncoderSettings,
     ("decoder",): DecoderSettings,
 }
-
-
-def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
-    """Return the settings class of the recipe section `model` for a model with the given stacks (encoder,
-    decoder or both).
-    """
-    return _MODEL_SETTINGS[stacks]
 
 
 # The search of the paper (Section 6.1). A run always writes these settings to generation_config.json.
@@ -213,16 +207,13 @@ def _with_search_settings() -> Any:
             continue
         rule = declared.metadata["rule"]
         help = declared.metadata["help"]
-        facts: KeyFacts = {}
-        if declared.metadata["unit"]:
-            facts["unit"] = declared.metadata["unit"]
         key = recipe_key(
             PAPER_SEARCH.get(declared.name, declared.default),
             ge=rule.least,
             gt=rule.above,
             le=rule.most,
             description=f"{help[0].upper()}{help[1:]}.",
-            **facts,
+            unit=declared.metadata["unit"],
         )
         fields[declared.name] = (declared.type, key)
     return create_model("DecodingSettings", __base__=SearchSection, __cls_kwargs__=NO_DOCSTRINGS, **fields)
