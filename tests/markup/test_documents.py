@@ -71,8 +71,8 @@ def test_tags_follow_reordered_words():
 
 def test_a_table_cell_with_a_backslash_is_translated():
     """The parser removes the backslash."""
-    table = "| `a \\| b` tools | too | - |\n|---|---|---|\n| one \\| **two** | one | two |\n"
-    expected = "| `a \\| b` TOOLS | TOO | - |\n|---|---|---|\n| ONE \\| **TWO** | ONE | TWO |\n"
+    table = "| `a \\| b` tools | too | - |\n|---|---|---|\n| one \\| **two** | `\\\\|` one | two |\n"
+    expected = "| `a \\| b` TOOLS | TOO | - |\n|---|---|---|\n| ONE \\| **TWO** | `\\\\|` ONE | TWO |\n"
     assert translate_markup(table, "markdown", shout) == expected
 
 

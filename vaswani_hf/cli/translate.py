@@ -77,6 +77,14 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
         _ = self.terms
         return self
 
+    @model_validator(mode="after")
+    def _check_confidence(self) -> Self:
+        if self.ensemble and self.min_confidence is not None:
+            raise InvalidValueError(
+                "`--min_confidence` must come without `--ensemble`, because a calibration belongs to one model."
+            )
+        return self
+
     @cached_property
     def terms(self) -> Glossary | None:
         """The terms in the file of `--glossary`, or None without this option."""

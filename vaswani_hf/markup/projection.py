@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+# Maps the index of a source unit to the indices of the target units that are aligned with the source unit.
+# The key None has the unaligned target units.
+Aligned = dict[int | None, list[int]]
+
 
 @dataclass(slots=True)
 class Unit:
@@ -90,16 +94,19 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
     translation.
     """
     root.end = len(target)
+    aligned: Aligned = {}
+    for i, unit in enumerate(target):
+        aligned.setdefault(unit.source, []).append(i)
     parents = [root]
     while parents:
         parent = parents.pop()
         pairs = [child for child in parent.children if child.kind == "pair"]
-        _place_pairs(parent, pairs, source, target, sentences)
+        _place_pairs(parent, pairs, source, target, aligned, sentences)
         last_tag = parent.start
         for child in parent.children:
             if child.kind == "pair":
                 continue
-            child.start = child.end = _position(child, parent, target, sentences)
+            child.start = child.end = _position(child, parent, aligned, sentences)
             _move_out_of_pairs(child, pairs)
             if child.kind != "atom":
                 # Keep the order of opening and closing tags whose partner tags are not in this passage.
@@ -112,6 +119,7 @@ def _place_pairs(
     pairs: Sequence[Node],
     source: Sequence[Unit],
     target: Sequence[Unit],
+    aligned: Aligned,
     sentences: Sequence[Bounds],
 ) -> None:
     """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`. First place
@@ -135,7 +143,7 @@ def _place_pairs(
         if len(pairs) == 1 and ranges:
             _set_range(pair, ranges[0][0], ranges[-1][1], free)
         else:
-            start = _position(pair, parent, target, sentences)
+            start = _position(pair, parent, aligned, sentences)
             nearest = [i for i in range(parent.start, parent.end) if free[i] and target[i].is_word]
             begin = min(nearest, key=lambda i: abs(i - start), default=None)
             if begin is None or pair.source_start == pair.source_end:
@@ -241,7 +249,7 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
     free[pair.start : pair.end] = [False] * (pair.end - pair.start)
 
 
-def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
+def _position(node: Node, parent: Node, aligned: Aligned, sentences: Sequence[Bounds]) -> int:
     """Return the index of the target unit before which `node` is placed.
 
     The node comes directly after the translation of the preceding source unit. If the preceding source unit
@@ -262,8 +270,8 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
         return start
     if index >= source_end:
         return end
-    before = [i + 1 for i in range(start, end) if target[i].source == index - 1]
-    after = [i for i in range(start, end) if target[i].source == index]
+    before = [i + 1 for i in aligned.get(index - 1, ()) if start <= i < end]
+    after = [i for i in aligned.get(index, ()) if start <= i < end]
     if node.kind == "open" and after:
         return after[0]
     if before:
@@ -348,7 +356,7 @@ class _Writer:
 
     def _spaces_around(self, node: Node, parent: Node) -> tuple[str, str]:
         """Return the space before and the space after a node."""
-        if node.start < node.end or node.kind == "open":
+        if node.start < node.end or (node.kind == "open" and node.after.strip()):
             # Write the opening tag between the next word and the space before the word.
             return self._take_space(node.start), ""
         if node.kind == "close" or (node.kind == "pair" and not node.children):
