@@ -306,6 +306,8 @@ po | msgid "<1><0>one</0> two</1>."⏎msgstr ""⏎ | msgid "<1><0>one</0> two</1
 po | msgid "<x> one <y> two <z>"⏎msgstr ""⏎ | msgid "<x> one <y> two <z>"⏎msgstr "<x> ONE <y> TWO <z>"⏎
 po | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr ""⏎ | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr "ONE\v \aAA \\QTWO\r\n"⏎
 po | # a⏎⏎msgid "one"⏎msgstr ""⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎ | # a⏎⏎msgid "one"⏎msgstr "ONE"⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎
+template | one {name}, <b>two</b> %d.⏎⏎  three ${x} <y>⏎ | ONE {name}, <b>TWO</b> %d.⏎⏎  THREE ${x} <y>⏎
+template | one & two < {% x %} &lt; | ONE & TWO < {% x %} &lt;
 po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎
 """
 

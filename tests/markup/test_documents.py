@@ -35,7 +35,7 @@ def test_a_document_keeps_its_markup(kind, source, target):
     assert translate_markup(source, kind, shout) == target
 
 
-@pytest.mark.parametrize("kind", ["html", "markdown", "srt", "po"])
+@pytest.mark.parametrize("kind", ["html", "markdown", "srt", "po", "template"])
 def test_a_document_without_text_is_copied(kind):
     for text in ("", "\n", " \n\n"):
         assert translate_markup(text, kind, shout) == text
