@@ -182,14 +182,11 @@ def _aligned_range(
     pairs of tags.
     """
     region = _region(parent, sentence)
-    words = [
-        i
-        for i in range(
-            max(parent.source_start, sentence.source_start), min(parent.source_end, sentence.source_end)
-        )
-        if source[i].is_word
-    ]
-    if all(pair.source_start <= i < pair.source_end for i in words) and all(free[slice(*region)]):
+    first = max(parent.source_start, sentence.source_start)
+    last = min(parent.source_end, sentence.source_end)
+    inside = range(max(first, pair.source_start), min(last, pair.source_end))
+    has_other_words = any(source[i].is_word for i in range(first, last) if i not in inside)
+    if not has_other_words and all(free[slice(*region)]):
         # A pair of tags around all source words of a sentence encloses all words of the translated sentence.
         # At both ends of the translated sentence, leave out punctuation that is aligned with source
         # punctuation outside the pair.
@@ -201,7 +198,7 @@ def _aligned_range(
         return start, end
     # Find the contiguous range with the highest score. A unit adds 1 to the score if the aligned source unit
     # is inside the pair of tags, and subtracts 1 if the aligned source unit is outside.
-    has_words = any(pair.source_start <= i < pair.source_end for i in words)
+    has_words = any(source[i].is_word for i in inside)
     best = None
     best_sum = 0
     start = region[0]
