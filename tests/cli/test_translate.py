@@ -330,6 +330,7 @@ MISTAKES = {
     "--stream --num_beams 2": "`--stream` shows greedy search and must come without `--num_beams` above 1",
     "--stream --repetition_guard": "`--stream` shows the running search of one model and must come without",
     "--stream --engine ctranslate2": "`--stream` must come without `--engine ctranslate2`, which returns only complete translations",
+    "--ensemble x --min_confidence 0.5": "`--min_confidence` must come without `--ensemble`, because a",
     "--seed -1": "`--seed` must be 0 or more, but is -1.",
     "--top_p 2": "`--top_p` must be 1 or less, but is 2.0.",
     "--top_p 0.5": "`--top_p` is a setting of sampling and must come with `--do_sample`; set `--do_sample`, or leave",

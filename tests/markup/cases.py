@@ -151,6 +151,7 @@ html | one {{{x}}} two | ONE {{{x}}} TWO
 html | one %{y} two | ONE %{y} TWO
 html | <p>&nbsp;one&nbsp; &mdash; two&nbsp;</p> | <p>&nbsp;ONE&nbsp; &mdash; TWO&nbsp;</p>
 html | <p>one&nbsp;<b>two</b></p> | <p>ONE&nbsp;<b>TWO</b></p>
+html | <p><i>one</i> <b>two&nbsp;</b></p> | <p><i>ONE</i> <b>TWO</b>&nbsp;</p>
 html | <p>“one” &ldquo;two”</p> | <p>“ONE” “TWO”</p>
 html | <img alt="one&nbsp;two &quot;three&quot;"> | <img alt="ONE&nbsp;TWO &quot;THREE&quot;">
 html | <img alt="&nbsp; one&nbsp;"> | <img alt="&nbsp; ONE&nbsp;">
@@ -302,8 +303,11 @@ po | msgid ""⏎msgstr "Plural-Forms: nplurals=3; plural=n;\n"⏎⏎msgid "one"�
 po | msgid "{% if a %} one {% endif %} two  three"⏎msgstr ""⏎ | msgid "{% if a %} one {% endif %} two  three"⏎msgstr "{% if a %} ONE {% endif %} TWO  THREE"⏎
 po | msgid "one <0>two</0> <1/>three <3 five"⏎msgstr ""⏎ | msgid "one <0>two</0> <1/>three <3 five"⏎msgstr "ONE <0>TWO</0> <1/>THREE <3 FIVE"⏎
 po | msgid "<1><0>one</0> two</1>."⏎msgstr ""⏎ | msgid "<1><0>one</0> two</1>."⏎msgstr "<1><0>ONE</0> TWO</1>."⏎
+po | msgid "<x> one <y> two <z>"⏎msgstr ""⏎ | msgid "<x> one <y> two <z>"⏎msgstr "<x> ONE <y> TWO <z>"⏎
 po | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr ""⏎ | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr "ONE\v \aAA \\QTWO\r\n"⏎
 po | # a⏎⏎msgid "one"⏎msgstr ""⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎ | # a⏎⏎msgid "one"⏎msgstr "ONE"⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎
+template | one {name}, <b>two</b> %d.⏎⏎  three ${x} <y>⏎ | ONE {name}, <b>TWO</b> %d.⏎⏎  THREE ${x} <y>⏎
+template | one & two < {% x %} &lt; | ONE & TWO < {% x %} &lt;
 po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎
 """
 

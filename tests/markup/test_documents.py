@@ -35,7 +35,7 @@ def test_a_document_keeps_its_markup(kind, source, target):
     assert translate_markup(source, kind, shout) == target
 
 
-@pytest.mark.parametrize("kind", ["html", "markdown", "srt", "po"])
+@pytest.mark.parametrize("kind", ["html", "markdown", "srt", "po", "template"])
 def test_a_document_without_text_is_copied(kind):
     for text in ("", "\n", " \n\n"):
         assert translate_markup(text, kind, shout) == text
@@ -71,8 +71,8 @@ def test_tags_follow_reordered_words():
 
 def test_a_table_cell_with_a_backslash_is_translated():
     """The parser removes the backslash."""
-    table = "| `a \\| b` tools | too | - |\n|---|---|---|\n| one \\| **two** | one | two |\n"
-    expected = "| `a \\| b` TOOLS | TOO | - |\n|---|---|---|\n| ONE \\| **TWO** | ONE | TWO |\n"
+    table = "| `a \\| b` tools | too | - |\n|---|---|---|\n| one \\| **two** | `\\\\|` one | two |\n"
+    expected = "| `a \\| b` TOOLS | TOO | - |\n|---|---|---|\n| ONE \\| **TWO** | `\\\\|` ONE | TWO |\n"
     assert translate_markup(table, "markdown", shout) == expected
 
 

@@ -118,7 +118,7 @@ def test_a_text_without_letters_has_the_fields_of_other_texts(client, asked):
         ({"q": "x", "alternatives": True}, "`alternatives` must be a number, but is true."),
         ({"q": "x", "min_confidence": True}, "`min_confidence` must be a number, but is true."),
         ({"q": "x", "min_confidence": "high"}, "`min_confidence` must be a number, but is 'high'."),
-        ({"q": "x", "format": "pdf"}, "`format` must be 'text' or 'html', but is 'pdf'."),
+        ({"q": "x", "format": "pdf"}, "`format` must be 'text', 'html' or 'template', but is 'pdf'."),
         (
             {"q": "x", "glossary": "a"},
             "`glossary` is 'a', but the service has no glossary; leave `glossary` out.",
@@ -279,7 +279,7 @@ def test_wrong_v1_fields(client, fields, message):
     assert (answer.status_code, answer.json()) == (400, {"error": message})
 
 
-def test_html(client, copier):
+def test_documents(client, copier):
     documents = ['<p>der <b>Hund</b> läuft.</p><p title="Öl">zwei &amp; nein</p>', "eins &lt; <i>ja?</i>"]
 
     def copy(sentences):
@@ -290,6 +290,9 @@ def test_html(client, copier):
     assert found["alternatives"] == [[], []]
     answer = client.post("/v1/translations", json={"text": documents[0], "format": "html"}).json()
     assert answer["translations"] == [{"text": found["translatedText"][0]}]
+    template = "der {n} & <b>Hund</b>"
+    found = translate(client, q=template, format="template").json()
+    assert found == {"translatedText": translate_markup(template, "template", copy)}
     assert translate(client, q="&amp;").json()["translatedText"] == next(copier.translate(["&amp;"]))
 
 

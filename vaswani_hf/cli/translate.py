@@ -42,10 +42,10 @@ _TranslationFields: Any = translation_options()
 class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     """The options of `vaswani translate`."""
 
-    input_format: Literal["text", "json", "html", "markdown", "srt", "po"] = "text"
+    input_format: Literal["text", "json", "html", "markdown", "srt", "po", "template"] = "text"
     """the format of the input; with json, each line is an object such as {"text": …, "target_prefix": …,
     "must_contain": [phrase, …]}; html, markdown, srt (subtitles) and po (gettext) are documents whose markup stays
-    as it is"""
+    as it is, and template is plain text whose placeholders, such as {name}, stay as they are"""
     language_check: Literal["pass", "refuse"] | None = None
     """what to do with a text that is not in the source language that the checkpoint records: pass copies the
     text, refuse treats the text as an invalid line, so that the command ends with an error or, with --on_error
@@ -82,6 +82,14 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     def _check_glossary(self) -> Self:
         # Read the glossary before the model is loaded, so that an invalid line is reported early.
         _ = self.terms
+        return self
+
+    @model_validator(mode="after")
+    def _check_confidence(self) -> Self:
+        if self.ensemble and self.min_confidence is not None:
+            raise InvalidValueError(
+                "`--min_confidence` must come without `--ensemble`, because a calibration belongs to one model."
+            )
         return self
 
     @cached_property

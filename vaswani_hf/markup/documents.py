@@ -1,4 +1,4 @@
-"""Defines `translate_markup`, which translates an HTML, Markdown, SubRip or gettext document."""
+"""Defines `translate_markup`, which translates an HTML, Markdown, SubRip or gettext document, or a template."""
 
 import re
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from .html import translate_html
 from .markdown import translate_markdown
 from .passages import TranslateSentences
 from .subtitles import translate_subtitles
+from .tagged_text import translate_template
 
 # Maps the name of each format to the function that translates a document of this format.
 FORMATS: dict[str, Callable[[str, TranslateSentences], str]] = {
@@ -15,6 +16,7 @@ FORMATS: dict[str, Callable[[str, TranslateSentences], str]] = {
     "markdown": translate_markdown,
     "srt": translate_subtitles,
     "po": translate_catalogue,
+    "template": translate_template,
 }
 
 
@@ -28,7 +30,7 @@ def translate_markup(text: str, format: str, translate: TranslateSentences) -> s
 
     Args:
         text (str): The document.
-        format (str): "html", "markdown", "srt" or "po".
+        format (str): "html", "markdown", "srt", "po" or "template" (plain text with placeholders).
         translate (callable): A function that translates a list of sentences, and returns a `Translation` for
             each sentence. Each `Translation` must have the field `alignment`, because without a word
             alignment a pair of tags encloses whole sentences. If the `Translation` of a sentence has an

@@ -34,7 +34,7 @@ _FOOTNOTE = re.compile(r"\[\^[^\s\[\]]+\]")
 _FOOTNOTE_DEFINITION = re.compile(rf"{_FOOTNOTE.pattern}:[ \t]*")
 _SOFT_OR_HARD_BREAK = re.compile(r"\\?[ \t]*\n[ \t]*")
 _PARAGRAPH = ["paragraph_open", "inline", "paragraph_close"]
-_SPECIAL = re.compile(r"[\\`*_\[\]<>~|]|&(?=#?\w+;)")
+_SPECIAL = r"[\\`*_\[\]<>~]|&(?=#?\w+;)"
 _LINE_START = re.compile(r"(^|\n)([ \t]*)([#+=-]|\d+(?=[.)]))")
 
 
@@ -111,7 +111,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
         before, pieces, after = divide_outer_space(pieces)
         cursor = place[-1][0], place[-1][2]
         blocks.append(_Block(token.content, is_cell, place, check_box + before, pieces, after))
-    passages = [Passage(block.pieces, _escape_function(block.pieces)) for block in blocks]
+    passages = [Passage(block.pieces, _escape_function(block)) for block in blocks]
     for block, translation in zip(blocks, translate_passages(passages, translate), strict=True):
         if translation == "".join(piece.raw for piece in block.pieces):
             # Keep a block without a translated sentence unchanged.
@@ -144,7 +144,7 @@ def _edit_of_block(block: _Block, lines: Sequence[str], translation: str) -> _Ed
     prefix = lines[others[0][0]][: others[0][1]] if others else ""
     text = translation.replace("\n", f"\n{prefix}")
     if block.is_cell:
-        text = re.sub(r"(?<!\\)\|", r"\\|", text)
+        text = text.replace("|", r"\|")
     return _Edit(line, start, end, text=text, removed=[number for number, _, _ in others])
 
 
@@ -446,12 +446,13 @@ def _structure(parser: Any, content: str, definitions: dict[str, Any]) -> list[t
     )
 
 
-def _escape_function(pieces: Sequence[Piece]) -> Callable[[str], str]:
+def _escape_function(block: _Block) -> Callable[[str], str]:
     """Return a function that escapes Markdown, and writes the same character references as the source text,
-    such as `&nbsp;`.
+    such as `&nbsp;`. In the cell of a table, `_edit_of_block` escapes `|`.
     """
-    references = references_of(pieces)
-    pattern = re.compile("|".join([*map(re.escape, references), _SPECIAL.pattern]))
+    references = references_of(block.pieces)
+    pipe = [] if block.is_cell else [r"\|"]
+    pattern = re.compile("|".join([*map(re.escape, references), _SPECIAL, *pipe]))
     return lambda text: pattern.sub(lambda match: references.get(match[0], f"\\{match[0]}"), text)
 
 

@@ -213,6 +213,9 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
                 start = begin
             own = piece if piece.kind != "text" else Piece("text", raw=piece.raw, text=text[start:offset])
             sentences[-1].pieces.append(own)
+    if _OTHER_SPACE.search(separator):
+        # Keep the white space before the closing tags at the end of the passage, as in `<b>one&nbsp;</b>`.
+        sentences.append(_Sentence([Piece("break")], separator=separator))
     return sentences
 
 

@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+# Maps the index of a source unit to the indices of the target units that are aligned with the source unit.
+# The key None has the unaligned target units.
+Aligned = dict[int | None, list[int]]
+
 
 @dataclass(slots=True)
 class Unit:
@@ -90,16 +94,19 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
     translation.
     """
     root.end = len(target)
+    aligned: Aligned = {}
+    for i, unit in enumerate(target):
+        aligned.setdefault(unit.source, []).append(i)
     parents = [root]
     while parents:
         parent = parents.pop()
         pairs = [child for child in parent.children if child.kind == "pair"]
-        _place_pairs(parent, pairs, source, target, sentences)
+        _place_pairs(parent, pairs, source, target, aligned, sentences)
         last_tag = parent.start
         for child in parent.children:
             if child.kind == "pair":
                 continue
-            child.start = child.end = _position(child, parent, target, sentences)
+            child.start = child.end = _position(child, parent, aligned, sentences)
             _move_out_of_pairs(child, pairs)
             if child.kind != "atom":
                 # Keep the order of opening and closing tags whose partner tags are not in this passage.
@@ -112,6 +119,7 @@ def _place_pairs(
     pairs: Sequence[Node],
     source: Sequence[Unit],
     target: Sequence[Unit],
+    aligned: Aligned,
     sentences: Sequence[Bounds],
 ) -> None:
     """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`. First place
@@ -135,7 +143,7 @@ def _place_pairs(
         if len(pairs) == 1 and ranges:
             _set_range(pair, ranges[0][0], ranges[-1][1], free)
         else:
-            start = _position(pair, parent, target, sentences)
+            start = _position(pair, parent, aligned, sentences)
             nearest = [i for i in range(parent.start, parent.end) if free[i] and target[i].is_word]
             begin = min(nearest, key=lambda i: abs(i - start), default=None)
             if begin is None or pair.source_start == pair.source_end:
@@ -174,14 +182,11 @@ def _aligned_range(
     pairs of tags.
     """
     region = _region(parent, sentence)
-    words = [
-        i
-        for i in range(
-            max(parent.source_start, sentence.source_start), min(parent.source_end, sentence.source_end)
-        )
-        if source[i].is_word
-    ]
-    if all(pair.source_start <= i < pair.source_end for i in words) and all(free[slice(*region)]):
+    first = max(parent.source_start, sentence.source_start)
+    last = min(parent.source_end, sentence.source_end)
+    inside = range(max(first, pair.source_start), min(last, pair.source_end))
+    has_other_words = any(source[i].is_word for i in range(first, last) if i not in inside)
+    if not has_other_words and all(free[slice(*region)]):
         # A pair of tags around all source words of a sentence encloses all words of the translated sentence.
         # At both ends of the translated sentence, leave out punctuation that is aligned with source
         # punctuation outside the pair.
@@ -193,7 +198,7 @@ def _aligned_range(
         return start, end
     # Find the contiguous range with the highest score. A unit adds 1 to the score if the aligned source unit
     # is inside the pair of tags, and subtracts 1 if the aligned source unit is outside.
-    has_words = any(pair.source_start <= i < pair.source_end for i in words)
+    has_words = any(source[i].is_word for i in inside)
     best = None
     best_sum = 0
     start = region[0]
@@ -241,7 +246,7 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
     free[pair.start : pair.end] = [False] * (pair.end - pair.start)
 
 
-def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
+def _position(node: Node, parent: Node, aligned: Aligned, sentences: Sequence[Bounds]) -> int:
     """Return the index of the target unit before which `node` is placed.
 
     The node comes directly after the translation of the preceding source unit. If the preceding source unit
@@ -262,8 +267,8 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
         return start
     if index >= source_end:
         return end
-    before = [i + 1 for i in range(start, end) if target[i].source == index - 1]
-    after = [i for i in range(start, end) if target[i].source == index]
+    before = [i + 1 for i in aligned.get(index - 1, ()) if start <= i < end]
+    after = [i for i in aligned.get(index, ()) if start <= i < end]
     if node.kind == "open" and after:
         return after[0]
     if before:
@@ -348,7 +353,7 @@ class _Writer:
 
     def _spaces_around(self, node: Node, parent: Node) -> tuple[str, str]:
         """Return the space before and the space after a node."""
-        if node.start < node.end or node.kind == "open":
+        if node.start < node.end or (node.kind == "open" and node.after.strip()):
             # Write the opening tag between the next word and the space before the word.
             return self._take_space(node.start), ""
         if node.kind == "close" or (node.kind == "pair" and not node.children):

@@ -1,4 +1,6 @@
-"""Translates subtitles and messages of programs: texts that can contain tags, but are not HTML documents."""
+"""Translates subtitles, messages of programs and templates (plain text with placeholders): texts that can
+contain tags, but are not HTML documents.
+"""
 
 import re
 from collections import Counter
@@ -18,6 +20,22 @@ _PART = re.compile(
     rf"(?P<break>{STATEMENT.pattern}|[\x00-\x1f]|\A\s+|\s+\Z|{_LINE_MARK})|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);|<\d*|[♪♫]+)",
     re.VERBOSE,
 )
+
+
+def translate_template(text: str, translate: TranslateSentences) -> str:
+    """Return the translation of plain text that contains placeholders, such as `{name}`, or tags."""
+    (translation,) = translate_templates([text], translate)
+    return translation
+
+
+def translate_templates(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
+    """Translate several templates together, so that the sentences of all templates share batches. Each line
+    of a template is a separate text.
+    """
+    lines_of_texts = [text.split("\n") for text in texts]
+    lines = [line for lines_of_text in lines_of_texts for line in lines_of_text]
+    translations = iter(translate_tagged_texts(lines, translate))
+    return ["\n".join(next(translations) for _ in lines_of_text) for lines_of_text in lines_of_texts]
 
 
 def translate_tagged_texts(texts: Sequence[str], translate: TranslateSentences) -> list[str]:

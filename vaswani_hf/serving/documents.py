@@ -1,24 +1,28 @@
-"""Translates the HTML documents of a request. A batch can contain sentences of documents and sentences of
-other requests.
+"""Translates the documents of a request, such as HTML documents. A batch can contain sentences of documents
+and sentences of other requests.
 """
 
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 
-from ..markup import translate_html_documents
+from ..markup import translate_html_documents, translate_templates
 from ..model.translations_vaswani import Translation
 from .engine import Job
 
+# Maps each format of documents to the function that translates several documents together.
+_TRANSLATE = {"html": translate_html_documents, "template": translate_templates}
+
 
 class DocumentsJob:
-    """A request to translate HTML documents. `submit` puts sentences into the queue, to be translated with
+    """A request to translate documents. `format` is "html" or "template". `submit` puts sentences into the queue, to be translated with
     the option `return_alignments`. `future` receives a list with one `Translation` for each document. The
     service cancels `future` if the client closes the connection.
     """
 
-    def __init__(self, documents: Sequence[str], submit: Callable[[Sequence[str]], Job]):
+    def __init__(self, format: str, documents: Sequence[str], submit: Callable[[Sequence[str]], Job]):
         self.future: Future[list[list[Translation]]] = Future()
+        self._translate_documents = _TRANSLATE[format]
         self._documents = documents
         self._submit = submit
 
@@ -27,7 +31,7 @@ class DocumentsJob:
         # `set_result` raises an `InvalidStateError` if another thread has cancelled the future.
         with contextlib.suppress(InvalidStateError):
             try:
-                texts = translate_html_documents(self._documents, self._translate)
+                texts = self._translate_documents(self._documents, self._translate)
             except Exception as error:
                 self.future.set_exception(error)
             else:

@@ -15,6 +15,9 @@ from ..model.translations_vaswani import Translation
 from ..settings.base import Settings, explain_invalid
 from .directions import AUTO, Direction
 
+# The formats of the texts of a request. "html" and "template" are formats of documents.
+TextFormat = Literal["text", "html", "template"]
+
 
 @dataclass(frozen=True)
 class WantedSettings:
@@ -42,7 +45,7 @@ class Wanted:
     target: str | None
     target_prefix: str = ""
     must_contain: tuple[str, ...] = ()
-    is_html: bool = False
+    format: TextFormat = "text"
     settings: WantedSettings = WantedSettings()
 
 
@@ -104,7 +107,7 @@ class LibreTranslateRequest(DetectRequest):
 
     source: str
     target: str
-    format: Literal["text", "html"] = "text"
+    format: TextFormat = "text"
     alternatives: int = Field(0, ge=0)
     glossary: str | None = None
     min_confidence: float | None = Field(None, ge=0, le=1)
@@ -119,10 +122,9 @@ class LibreTranslateRequest(DetectRequest):
 
     def wanted(self) -> Wanted:
         """Return a description of the translations that the client requests."""
-        is_html = self.format == "html"
         settings = WantedSettings(
-            # Ignore `alternatives` for HTML documents, as LibreTranslate does.
-            num_alternatives=0 if is_html else self.alternatives,
+            # Ignore `alternatives` for documents, as LibreTranslate does for HTML documents.
+            num_alternatives=self.alternatives if self.format == "text" else 0,
             glossary=self.glossary,
             min_confidence=self.min_confidence,
         )
@@ -130,7 +132,7 @@ class LibreTranslateRequest(DetectRequest):
             texts=self.texts,
             source=self.source,
             target=self.target,
-            is_html=is_html,
+            format=self.format,
             settings=settings,
         )
 
@@ -194,8 +196,10 @@ class TranslationsRequest(Settings):
     """the phrases that each translation must contain"""
     stream: bool = False
     """return the parts of the translation as server-sent events, as soon as greedy search finds the parts"""
-    format: Literal["text", "html"] = "text"
-    """with html, the texts are HTML documents whose tags stay as they are"""
+    format: TextFormat = "text"
+    """with html, the texts are HTML documents whose tags stay as they are; with template, placeholders such as
+    {name} and tags stay as they are
+    """
     glossary: str | None = None
     """the name of a glossary of the service"""
     min_confidence: float | None = Field(None, ge=0, le=1)
@@ -220,7 +224,7 @@ class TranslationsRequest(Settings):
             return self
         for name in ("alternatives", "scores", "alignments", "target_prefix", "must_contain", "stream"):
             if getattr(self, name):
-                raise InvalidValueError(f"`{name}` must be left out with `format` html.")
+                raise InvalidValueError(f"`{name}` must be left out with `format` {self.format}.")
         return self
 
     def wanted(self) -> Wanted:
@@ -239,7 +243,7 @@ class TranslationsRequest(Settings):
             target=self.target_language,
             target_prefix=self.target_prefix,
             must_contain=tuple(self.must_contain),
-            is_html=self.format == "html",
+            format=self.format,
             settings=settings,
         )
 

@@ -134,7 +134,7 @@ class Service:
         """Put the texts of a request into the queue, and return the job that receives the translations."""
         self._check_support(direction, wanted)
         options = self._options_for(direction, wanted.settings)
-        if not wanted.is_html:
+        if wanted.format == "text":
             requests = self._requests(direction, wanted.texts, wanted.target_prefix, wanted.must_contain)
             return self._enqueue(Job(direction.translator, requests, options, on_text))
         options = replace(options, split_sentences=False, return_alignments=True)
@@ -142,7 +142,7 @@ class Service:
         def enqueue(sentences: Sequence[str]) -> Job:
             return self._enqueue(Job(direction.translator, self._requests(direction, sentences), options))
 
-        documents = DocumentsJob(wanted.texts, enqueue)
+        documents = DocumentsJob(wanted.format, wanted.texts, enqueue)
         self._threads.submit(documents.run)
         return documents
 
