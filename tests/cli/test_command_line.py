@@ -58,6 +58,7 @@ def test_words_become_the_values_of_a_class():
     options = parse("here", "--more_places", "a", "b", "--number", "3", "--share=1")
     assert options == _Example(place="here", more_places=["a", "b"], number=3, share=1.0)
     assert options.given() == {"place": "here", "more_places": ["a", "b"], "number": 3, "share": 1.0}
+    assert parse("here", "--more_places", "a", "--more_places", "b").more_places == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,7 @@ MISTYPED = {
     "translate": "the following arguments are required: model",
     "score m --source=x": "the following arguments are required: --target",
     "export m x y --format onnx": "the argument 'y' is not expected",
+    "look m --text a --output b.html --text c": "--text is given twice; give it once; see",
     "translate m --json=maybe": "argument --json: must be true or false, but is 'maybe'",
 }
 
