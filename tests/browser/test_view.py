@@ -237,6 +237,41 @@ def test_unusual_texts(browser_page, word_translator, tmp_path, text, target):
     assert direction == "plaintext"
 
 
+def test_the_tree_begins_with_the_result_in_view(look):
+    """The tree of a long translation is wider than the screen, and the result is at the right end."""
+    page = look()
+    page.set_viewport_size({"width": 300, "height": 900})
+    page.reload()
+    page.wait_for_function("document.querySelector('.tree').scrollLeft > 0")
+    result = page.locator(".plane button.finished.leading").bounding_box()
+    assert 0 < result["x"] < 300
+
+
+def test_all_head_colours_differ_from_a_dark_page(look):
+    page = look()
+    page.emulate_media(color_scheme="dark")
+    contrasts = page.evaluate(
+        """() => {
+          const luminance = (colour) => {
+            // The browser gives a mixed colour as "color(srgb 0.2 0.4 0.6)".
+            const scale = colour.startsWith("rgb") ? 255 : 1;
+            const [red, green, blue] = colour.match(/[\\d.]+/g).map(Number).map((value) => value / scale)
+              .map((value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+          };
+          const back = luminance(getComputedStyle(document.body).backgroundColor);
+          const line = document.querySelector(".links line");
+          return vaswaniView.HEAD_COLOURS.map((colour) => {
+            line.style.setProperty("--colour", colour);
+            return (luminance(getComputedStyle(line).stroke) + 0.05) / (back + 0.05);
+          });
+        }"""
+    )
+    assert len(contrasts) == 16
+    # WCAG 2.2 asks for a contrast of at least 3 between a line and its background.
+    assert min(contrasts) >= 3
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_narrow_and_wide_screens_in_both_colour_schemes(look, lowest_contrast, scheme):
     page = look()

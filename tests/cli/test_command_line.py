@@ -64,6 +64,7 @@ def test_words_become_the_values_of_a_class():
         "number": 3,
         "share": 1.0,
     }
+    assert parse("here", "--more_places", "a", "--more_places", "b").more_places == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,7 @@ MISTYPED = {
     "translate": "the following arguments are required: model",
     "score m --source=x": "the following arguments are required: --target",
     "export m x y --format onnx": "the argument 'y' is not expected",
+    "look m --text a --output b.html --text c": "--text is given twice; give it once; see",
     "translate m --json=maybe": "argument --json: must be true or false, but is 'maybe'",
 }
 

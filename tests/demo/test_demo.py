@@ -89,6 +89,11 @@ def test_texts_are_not_read_as_html():
     assert "&lt;b&gt;<rt>0.25</rt>" in words_as_html([{"word": "<b>", "confidence": 0.25}])
     picture = alignment_as_html("<i> x", "<b> y", "0-1 1-0")
     assert picture.count("<line ") == 2 and "&lt;i&gt;" in picture and "<b>" not in picture
+    # A screen reader reads the pairs of words.
+    assert 'aria-label="Word alignment: &lt;i&gt; – y, x – &lt;b&gt;"' in picture
+    # Chinese characters are wider than Latin characters.
+    assert 'width="73"' in alignment_as_html("东京是", "y", "0-0")
+    assert 'width="45"' in alignment_as_html("abc", "y", "0-0")
     # The second sentence of a text without spaces belongs to the same word of the text.
     assert alignment_as_html("一。二。", "x y", "0-0 1-1").count("<line ") == 1
     assert alignment_as_html("x", "y", "") == "" and words_as_html([]) == ""

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from vaswani_hf.model.loss_vaswani import target_probabilities
-from vaswani_hf.pictures.attention import pair_attention, word_weights
+from vaswani_hf.pictures.attention import Tokens, pair_attention, word_weights
 from vaswani_hf.pictures.attention_lines import _counted, _verdict
 from vaswani_hf.pictures.equations import draw_positions, draw_schedule, draw_targets, loss_of_probability
-from vaswani_hf.pictures.figures import RunRecord, draw_figures
+from vaswani_hf.pictures.figures import RunRecord, _verb_relation, draw_figures
 from vaswani_hf.pictures.training_curve import draw_training_curve
 
 TEXTS = [
@@ -66,6 +66,16 @@ def test_all_pictures(copier, tmp_path):
     weights = word_weights(attention.encoder, attention.source, attention.source)
     weight = weights[head["layer"] - 1, head["head"] - 1, example["query"], example["key"]].item()
     assert head["weight_in_example"] == pytest.approx(weight, abs=1e-6)
+
+
+@pytest.mark.parametrize(("num_texts", "distance"), [(10, 3), (9, 2)])
+def test_few_pairs_lower_the_distance(num_texts, distance):
+    """The first of the distances 4, 3 and 2 with at least 10 pairs in both halves, or else 2."""
+    # The particle "off" is 4 words and 3 words after "take".
+    half = [Tokens([], [], words=["take", "your", "big", "hands", "off"], word_of_token=[])] * 20
+    other_half = [Tokens([], [], words=["take", "your", "hands", "off"], word_of_token=[])] * num_texts
+    relation = _verb_relation({"take": frozenset({"off"})}, (4, 3, 2), (half, other_half))
+    assert relation.least_distance == distance
 
 
 @pytest.mark.parametrize(("weight", "sentence"), [(0.31, ""), (0.29, " No trained head prefers these pairs")])

@@ -24,10 +24,10 @@ _SCRIPTS = (
     "replay.js",
     "look.js",
 )
-# The functions of the JavaScript object `vaswaniView`, which the page can call.
+# The functions and constants of the JavaScript object `vaswaniView`, which the page can use.
 _PUBLIC = (
     *("show", "element", "decimal", "percent", "decodeWeights", "headMatrix", "searchTree", "searchNote"),
-    *("hypothesisText",),
+    *("hypothesisText", "HEAD_COLOURS"),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
-from .options import SCORING, DeviceOptions, ModelOptions, translation_options
+from .options import SCORING, DeviceOptions, ModelOptions, OnlyOnce, on_command_line, translation_options
 from .output import check_output
 
 logger = logging.getLogger(__name__)
@@ -19,10 +19,10 @@ _SearchFields: Any = translation_options(*_SEARCH)
 class LookOptions(_SearchFields, DeviceOptions, ModelOptions):
     """The options of `vaswani look`."""
 
-    text: str
+    text: str = on_command_line(action=OnlyOnce)
     """the text to translate as one input of the model; a model that was trained on single sentences can leave
     out the other sentences of a text"""
-    target: str | None = None
+    target: str | None = on_command_line(None, action=OnlyOnce)
     """explain this translation; by default the page explains the translation that the search finds"""
     output: str
     """a new HTML file"""

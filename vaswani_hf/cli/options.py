@@ -90,6 +90,17 @@ def on_command_line(
     return field_with_facts(default, settings, gt=gt, ge=ge, le=le, description=description)
 
 
+class OnlyOnce(argparse.Action):
+    """The `argparse.Action` of an option with one value: refuses a second value in place of ignoring the first
+    value.
+    """
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if hasattr(namespace, self.dest):
+            parser.error(f"{option_string} is given twice; give it once")
+        setattr(namespace, self.dest, values)
+
+
 def check_file(option: str, path: str) -> None:
     """Raise an error if the value of an option is not the path of an existing file."""
     if not Path(path).is_file():

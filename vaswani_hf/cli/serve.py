@@ -46,7 +46,7 @@ class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, 
     """
     port: int = Field(5000, ge=0, le=65535)
     """the port of the service; 0 is any free port"""
-    glossary_files: list[str] = on_command_line([], option="glossary", action="extend", metavar="NAME=FILE")
+    glossary_files: list[str] = on_command_line([], option="glossary", metavar="NAME=FILE")
     """the name of a glossary in requests, and the file of the glossary; each line has a source term, a tab
     and a target term"""
     language_check: Literal["pass", "refuse"] | None = None

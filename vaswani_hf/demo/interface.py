@@ -6,6 +6,7 @@ installed in a Space. Therefore this file imports no module of the package.
 """
 
 import os
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -41,8 +42,8 @@ CSS = """
 .best .number { text-align: right; font-variant-numeric: tabular-nums; }
 .attention iframe { width: 100%; height: 900px; border: 1px solid var(--border-color-primary); border-radius: 8px; }
 """
-# Sizes in the word alignment picture, in pixels: the width of a character, the gap between words, and the
-# height of the picture.
+# Sizes in the word alignment picture, in pixels: the width of a Latin character, the gap between words, and
+# the height of the picture.
 _CHARACTER_WIDTH, _GAP, _HEIGHT = 9.1, 18, 110
 
 
@@ -195,6 +196,7 @@ def alignment_as_html(text: str, translation: str, alignment: str) -> str:
     source_centers, source_width = _centers(source)
     target_centers, target_width = _centers(target)
     parts = []
+    aligned = []
     for pair in alignment.split():
         i, j = map(int, pair.split("-"))
         # A word index in `alignment` can be too large for the text. If no spaces separate the sentences, as
@@ -203,13 +205,15 @@ def alignment_as_html(text: str, translation: str, alignment: str) -> str:
             continue
         line = f'x1="{source_centers[i]:.0f}" y1="26" x2="{target_centers[j]:.0f}" y2="{_HEIGHT - 24}"'
         parts.append(f"<line {line}/>")
+        aligned.append(f"{source[i]} – {target[j]}")
     for words, centers, y in ((source, source_centers, 18), (target, target_centers, _HEIGHT - 8)):
         for word, center in zip(words, centers, strict=True):
             parts.append(f'<text x="{center:.0f}" y="{y}" text-anchor="middle">{escape(word)}</text>')
     width = max(source_width, target_width)
+    label = escape(f"Word alignment: {', '.join(aligned)}")
     return (
         f'<div class="alignment"><svg width="{width:.0f}" height="{_HEIGHT}" role="img" '
-        f'aria-label="Word alignment {escape(alignment)}">{"".join(parts)}</svg></div>'
+        f'aria-label="{label}">{"".join(parts)}</svg></div>'
     )
 
 
@@ -218,7 +222,9 @@ def _centers(words: Sequence[str]) -> tuple[list[float], float]:
     centers = []
     left = 0.0
     for word in words:
-        width = _CHARACTER_WIDTH * len(word)
+        # Characters such as Chinese characters and emoji are twice as wide as Latin characters.
+        num_wide = sum(unicodedata.east_asian_width(character) in ("W", "F") for character in word)
+        width = _CHARACTER_WIDTH * (len(word) + num_wide)
         centers.append(left + width / 2)
         left += width + _GAP
     return centers, left

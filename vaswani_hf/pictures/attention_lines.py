@@ -233,4 +233,4 @@ def _draw_lines(
                 fontweight="bold" if index == marked else "normal",
                 color=COLORS[1] if index == marked else "black",
             )
-    axes.set_title(title, fontsize=9, y=1.0, pad=8 + 6 * max(map(len, words)))
+    axes.set_title(title, fontsize=9, y=1.0, pad=12 + 6.5 * max(map(len, words)))

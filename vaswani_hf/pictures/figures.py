@@ -15,7 +15,7 @@ from ..model.modeling_vaswani import sinusoids
 from ..optimization.schedules import scheduled_rate
 from ..optimization.section import AnyTraining
 from ..translation.translator import Translator
-from .attention import draw_sheets, pair_attention, read_tokens
+from .attention import Tokens, draw_sheets, pair_attention, read_tokens
 from .attention_lines import ModelStatistics, draw_relation, draw_two_heads
 from .equations import draw_positions, draw_schedule, draw_targets
 from .head_search import Statistics, measure, untrained
@@ -27,6 +27,10 @@ FIGURES_FILE = "figures.json"
 _FORMATS = (".png", ".svg")
 # An antecedent is at least this number of words before its pronoun.
 _PRONOUN_DISTANCE = 2
+# By default, a complement has the first of these distances from its verb for which both halves of the texts
+# have enough pairs.
+_VERB_DISTANCES = (4, 3, 2)
+_ENOUGH_PAIRS = 10
 _PAPER_WIDTH = 512
 _NUM_POSITIONS = 60
 
@@ -68,7 +72,7 @@ def draw_figures(
     *,
     verbs: Mapping[str, frozenset[str]] | None = None,
     pronouns: Mapping[str, frozenset[str]] | None = None,
-    least_distance: int = 4,
+    least_distance: int | None = None,
     text: str | None = None,
     layer: int | None = None,
     record: RunRecord | None = None,
@@ -79,8 +83,9 @@ def draw_figures(
 
     `texts` are the source sentences of a test set. `verbs` maps each verb to its possible complements, and
     `pronouns` maps each pronoun to its possible antecedents, in lower case. `least_distance` is the smallest
-    distance between a verb and its complement, in words. The pictures with all heads show the attention of
-    one layer for the source sentence `text`. By default, `text` is the first of `texts` with the median
+    distance between a verb and its complement, in words. By default, `least_distance` is the first of the
+    distances 4, 3 and 2 for which both halves of `texts` have at least 10 pairs, or else 2. The pictures with
+    all heads show the attention of one layer for the source sentence `text`. By default, `text` is the first of `texts` with the median
     number of words. `layer` is counted from 1, and is by default the last layer. `report` is called with one
     line for each drawn picture, and with one line for each omitted picture.
     """
@@ -129,7 +134,7 @@ def _attention_pictures(
     texts: Sequence[str],
     verbs: Mapping[str, frozenset[str]],
     pronouns: Mapping[str, frozenset[str]],
-    least_distance: int,
+    least_distance: int | None,
     report: Callable[[str], None],
 ) -> Iterator[Picture]:
     """Yield pictures of encoder heads in the style of Figures 3 to 5 of the paper."""
@@ -138,8 +143,10 @@ def _attention_pictures(
         return
     sentences = [read_tokens(text, translator.source_tokenizer) for text in texts]
     middle = (len(sentences) + 1) // 2
+    distances = _VERB_DISTANCES if least_distance is None else (least_distance,)
+    verb_relation = _verb_relation(verbs, distances, (sentences[:middle], sentences[middle:]))
     relations = [
-        Relation(verbs, is_earlier=False, least_distance=least_distance),
+        verb_relation,
         Relation(pronouns, is_earlier=True, least_distance=_PRONOUN_DISTANCE),
     ]
     trained, random = (
@@ -155,8 +162,8 @@ def _attention_pictures(
         "verb_to_complement": (
             "Encoder self-attention from a verb to its complement (below to above), as in Figure 3 of the "
             "paper. The rule: the complement is the first word after the verb, at a distance of at least "
-            f"{least_distance} words, that is in the word list of the verb; the rule does not check the "
-            "grammar."
+            f"{verb_relation.least_distance} words, that is in the word list of the verb; the rule does not "
+            "check the grammar."
         ),
         "pronoun_to_antecedent": (
             "Encoder self-attention from a pronoun to its antecedent (below to above), as in Figure 4 of "
@@ -179,6 +186,20 @@ def _attention_pictures(
         yield draw_two_heads("two_heads", trained, random, measured)
     else:
         report("two_heads is left out, because a layer of the encoder has only one head")
+
+
+def _verb_relation(
+    verbs: Mapping[str, frozenset[str]], distances: Sequence[int], halves: Sequence[Sequence[Tokens]]
+) -> Relation:
+    """Return the relation with the first of `distances` for which both halves of the sentences have enough
+    pairs, or else with the last distance.
+    """
+    for distance in distances:
+        relation = Relation(verbs, is_earlier=False, least_distance=distance)
+        counts = [sum(len([*relation.pairs(tokens.words)]) for tokens in half) for half in halves]
+        if min(counts) >= _ENOUGH_PAIRS:
+            break
+    return relation
 
 
 def _has_pairs(statistics: ModelStatistics, relation: int) -> bool:

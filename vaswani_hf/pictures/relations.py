@@ -12,7 +12,8 @@ from ..model.errors_vaswani import InvalidValueError
 
 # The default word lists of each language. `_VERBS` maps the forms of each verb to the possible complements of
 # the verb. `_PRONOUNS` maps the forms of each pronoun to the possible antecedents of the pronoun. The lists
-# contain frequent words of image captions (as in Multi30k) and of everyday sentences (as in Tatoeba).
+# contain frequent words of image captions (as in Multi30k) and of everyday sentences (as in Tatoeba). The
+# complement of a verb can be a particle or a preposition, such as "off" in "take your hands off".
 # `_VERBS` also contains the verb of Figure 3 of the paper.
 _VERBS = {
     "en": {
@@ -31,8 +32,8 @@ _VERBS = {
         "ride rides riding": (
             "bike bikes bicycle bicycles horse horses motorcycle motorcycles skateboard scooter bull wave"
         ),
-        "take takes taking": "picture pictures photo photos photograph photographs nap break",
-        "make makes making": "difficult easy hard possible",
+        "take takes taking took": "picture pictures photo photos photograph photographs nap break off away back home",
+        "make makes making made": "difficult easy hard possible happy sad angry sure",
         "have has had having": (
             "book books money car house dog friend friends letter question questions problem problems homework "
             "idea job work"
@@ -40,7 +41,7 @@ _VERBS = {
         "want wants wanted need needs needed": (
             "book books money car house room doctor job help tea coffee wine beer water music movie movies cake"
         ),
-        "ask asks asked asking": "question questions money help advice name favor",
+        "ask asks asked asking": "question questions money help advice name favor for about",
         "buy buys bought buying": "book books car house dress ticket tickets bread milk flowers",
         "read reads reading write writes wrote writing": "book books letter letters newspaper newspapers",
         "eat eats ate eating": "bread cake meat fish fruit apple apples rice lunch breakfast dinner",
@@ -49,6 +50,15 @@ _VERBS = {
         "go goes went going": "school bed church hospital station beach",
         "live lives lived living": "house apartment city town village country",
         "wait waits waited waiting": "bus train minutes hour hours",
+        "put puts putting": "on in away back",
+        "turn turns turned turning": "on off up down",
+        "pick picks picked picking": "up",
+        "tell tells told telling talk talks talked talking": "about",
+        "give gives gave giving bring brings brought bringing": "to back",
+        "look looks looked looking": "at for like",
+        "help helps helped helping": "with",
+        "spend spends spent spending": "on",
+        "keep keeps kept keeping": "from secret",
     },
     "de": {
         "trage trägt tragen": (
@@ -62,15 +72,15 @@ _VERBS = {
             "instrument instrumente musik spiel karten ball akkordeon"
         ),
         "fährt fahren": "fahrrad fahrräder motorrad motorräder skateboard roller ski",
-        "macht machen": "foto fotos bild bilder pause schwierig möglich",
+        "mache macht machen machte": "foto fotos bild bilder pause schwierig möglich glücklich traurig auf aus zu",
         "schaut schauen sieht sehen": "zu an",
         "habe hast hat haben hatte hatten": (
             "buch bücher geld auto haus hund freund freunde brief frage fragen problem probleme hausaufgaben "
             "idee arbeit zeit glück recht lust angst"
         ),
-        "gehe gehst geht gehen ging": "schule hause bett kirche krankenhaus kino bahnhof strand",
+        "gehe gehst geht gehen ging": "schule hause bett kirche krankenhaus kino bahnhof strand weg zurück aus",
         "wohne wohnst wohnt wohnen wohnte lebe lebt leben": "haus wohnung stadt dorf land",
-        "gib gibt geben gab": "buch geld hand antwort rat",
+        "gib gibt geben gab": "buch geld hand antwort rat zurück auf",
         "will willst wollen wollte möchte möchtest möchten brauche brauchst braucht brauchen": (
             "buch bücher geld auto haus zimmer arzt arbeit hilfe tee kaffee wein bier wasser musik film kuchen"
         ),
@@ -80,6 +90,11 @@ _VERBS = {
         "trinke trinkt trinken trank": "tee kaffee wein bier wasser milch saft",
         "spreche spricht sprechen sprach": "englisch französisch deutsch spanisch sprache sprachen",
         "warte wartet warten wartete": "bus zug minuten stunde stunden",
+        "nimm nehme nimmt nehmen nahm bring bringe bringt brachte": "mit weg ab zurück",
+        "komm komme kommst kommt kommen kam": "an mit zurück vorbei",
+        "ruf rufe rufst ruft rief fange fängt fing": "an",
+        "steh stehe steht stand höre hört hörte": "auf",
+        "siehst sah sahst": "aus",
     },
 }
 _PRONOUNS = {

@@ -18,8 +18,10 @@ const HEAD_COLOURS = [
 const KINDS = { encoder: "Encoder", decoder: "Decoder", cross: "Cross-attention" };
 const KIND_HELP = {
   encoder: "Each word of the text attends to all words of the text.",
-  decoder: "Each word that the decoder reads attends to itself and to the words before it.",
-  cross: "Each word that the decoder reads attends to the words of the text.",
+  decoder:
+    "Each word that the decoder reads attends to itself and to the words before it. At each word, the decoder predicts the next word.",
+  cross:
+    "Each word that the decoder reads attends to the words of the text. At each word, the decoder predicts the next word.",
 };
 
 function headColour(head) {
@@ -227,7 +229,6 @@ function drawLines(links, view, focus) {
           y1: (row + 0.5) * ROW_HEIGHT,
           x2: 100,
           y2: (column + 0.5) * ROW_HEIGHT,
-          stroke: headColour(view.heads[number]),
           "stroke-opacity": weight.toFixed(3),
           "stroke-width": (1 + 3 * weight).toFixed(2),
           "vector-effect": "non-scaling-stroke",
@@ -235,6 +236,7 @@ function drawLines(links, view, focus) {
           "data-column": column,
           "data-head": view.heads[number],
         });
+        line.style.setProperty("--colour", headColour(view.heads[number]));
         lines.append(line);
       });
     });

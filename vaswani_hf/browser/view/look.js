@@ -54,7 +54,7 @@ function checkState(state, explanation, weights) {
 function header(explanation) {
   const origin = explanation.is_given ? "given translation" : "translation";
   const confidence = Math.exp(mean(explanation.log_probs));
-  const facts = `${origin} · score ${decimal(explanation.score, 3)} · mean probability of a token ${percent(confidence)} · ${explanation.model}`;
+  const facts = `${origin} · score ${decimal(explanation.score, 3)} · mean probability of a token ${percent(confidence)} · model ${explanation.model}`;
   return element(
     "header",
     {},

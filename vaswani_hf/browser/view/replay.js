@@ -123,6 +123,8 @@ function replaySection(explanation, store) {
   store.subscribe(["temperature", "penalty"], runSearch);
   store.subscribe(["step", "node"], draw);
   runSearch();
+  // The tree can scroll only after the section is in the document.
+  requestAnimationFrame(() => tree.scrollTo({ left: tree.scrollWidth, behavior: "instant" }));
   return section;
 }
 
@@ -302,7 +304,7 @@ function candidatesTable(record, search, shown, lengthPenalty) {
     return element("tr", { class: fate }, ...cells);
   });
   return listTable(
-    `Candidates of step ${shown}`,
+    `Candidates of step ${shown}: the sum is the sum of the log-probabilities of the tokens`,
     ["Rank", "Hypothesis", "Sum", "Sum / penalty", "What happens"],
     rows,
   );
