@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import Field, field, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args, get_origin
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
@@ -142,6 +142,14 @@ class VaswaniConfig(PreTrainedConfig):
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
+    }
+    # Maps the name of each Auto class to the class ("module.class") that transformers loads for the config. The
+    # dict is saved in config.json, so that transformers can load the class with `trust_remote_code=True` if the
+    # package is not installed.
+    auto_classes: ClassVar[dict[str, str]] = {
+        "AutoConfig": "configuration_vaswani.VaswaniConfig",
+        "AutoModel": "modeling_vaswani.VaswaniModel",
+        "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
     }
 
     # The help texts of the fields become the section "Args" of the docstring.
@@ -479,7 +487,7 @@ class VaswaniConfig(PreTrainedConfig):
         Raises:
             ValueError: If two fields contradict each other.
         """
-        for stack in ("encoder", "decoder"):
+        for stack in self.stacks:
             heads = getattr(self, f"{stack}_attention_heads")
             if None in (self.d_k, self.d_v) and self.d_model % heads:
                 raise InvalidValueError(
@@ -523,6 +531,11 @@ class VaswaniConfig(PreTrainedConfig):
             raise InvalidValueError(
                 f"`{name}` must be smaller than the {side} vocabulary of {size} classes, but is {token_id}."
             )
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The names of the stacks of the model."""
+        return ("encoder", "decoder")
 
     def norm_position_of(self, is_decoder: bool) -> str:
         """Return the norm position ("post" or "pre") of the decoder if `is_decoder` is True, else of the
@@ -616,7 +629,7 @@ class VaswaniConfig(PreTrainedConfig):
         # `output_attentions=True` with a fused attention implementation. config.json never contains the
         # attention implementation.
         saved._attn_implementation = None
-        saved.auto_map = self.auto_classes()
+        saved.auto_map = dict(self.auto_classes)
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
         if self.user_classes():
@@ -636,12 +649,6 @@ class VaswaniConfig(PreTrainedConfig):
                 )
         super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
 
-    def auto_classes(self) -> dict[str, str]:
-        """Return a dict that maps the name of each Auto class to the class ("module.class") that transformers
-        loads for this config.
-        """
-        return dict(AUTO_MAP)
-
     def user_classes(self) -> list[type]:
         """Return the classes defined by users that the config needs: registered classes, and the config class
         itself.
@@ -652,14 +659,16 @@ class VaswaniConfig(PreTrainedConfig):
     @property
     def _package_class(self) -> type:
         """The config class of the package: `type(self)`, or the base class of a user's config class."""
-        name = self.auto_classes()["AutoConfig"].partition(".")[2]
+        name = self.auto_classes["AutoConfig"].partition(".")[2]
         return next(kind for kind in type(self).__mro__ if kind.__name__ == name)
 
 
 # The dataclass fields that `VaswaniConfig` itself declares, in the order of their declaration. `metadata` of
 # a field contains the properties that `config_field` has set.
 CONFIG_FIELDS: dict[str, Field] = {
-    name: VaswaniConfig.__dataclass_fields__[name] for name in inspect.get_annotations(VaswaniConfig)
+    name: VaswaniConfig.__dataclass_fields__[name]
+    for name, annotation in inspect.get_annotations(VaswaniConfig).items()
+    if get_origin(annotation) is not ClassVar
 }
 # The fields that have no meaning for a model with one stack.
 ENCODER_DECODER_FIELDS = frozenset(
@@ -736,15 +745,8 @@ def _remedy(name: str, value: Any) -> str:
     )
 
 
-# The names of the Python files, the classes and the tokenizer folder that are saved with a checkpoint.
+# The names of the Python files and the tokenizer folder that are saved with a checkpoint.
 
-# The classes that transformers loads with `trust_remote_code=True` if the package is not installed.
-# `AUTO_MAP` is saved in config.json.
-AUTO_MAP = {
-    "AutoConfig": "configuration_vaswani.VaswaniConfig",
-    "AutoModel": "modeling_vaswani.VaswaniModel",
-    "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
-}
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
