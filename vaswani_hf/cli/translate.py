@@ -127,7 +127,7 @@ def run(options: TranslateOptions) -> None:
     """Translate the texts."""
     read = _json_request if options.input_format == "json" else text_request
     load = options.translator_loader(options.model_name, options.ensemble)
-    chosen = settings_of(options, glossary=options.terms, return_alignments=options.writes_json)
+    chosen = settings_of(options, terms=options.terms, return_alignments=options.writes_json)
     check = _language_check(options)
     requests = map(partial(_checked, check), requests_of(options, read))
     if options.is_document:

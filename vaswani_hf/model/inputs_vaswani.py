@@ -270,6 +270,9 @@ class TranslationOptions:
         "source term must contain the target term; an empty target term means that the source term is "
         "copied",
     )
+    terms: Glossary | None = option(
+        None, "the terms of a glossary; by default the terms in the file `glossary`", command_line=False
+    )
     min_confidence: float | None = option(
         None,
         "minimum probability that a translation is good; if the calibrated confidence of a translation is "
@@ -329,10 +332,9 @@ class TranslationOptions:
 
     def __post_init__(self):
         check_options(vars(self), type(self))
-        if isinstance(self.glossary, str):
-            # Replace the path by the terms in the file, so that a copy of the options in another process
-            # contains the terms.
-            object.__setattr__(self, "glossary", read_glossary(self.glossary))
+        if self.glossary is not None and self.terms is None:
+            # Read the file only once. A copy of the options, also in another process, contains the terms.
+            object.__setattr__(self, "terms", read_glossary(self.glossary))
         check_sampling(self.generate)
         validate_search_fields(self.generate)
         validate_search_fields(self.generate.get("generation_config"))
@@ -345,12 +347,6 @@ class TranslationOptions:
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
         return cls(**own, generate=options)
-
-    @property
-    def terms(self) -> Glossary | None:
-        """The terms of the glossary, or None without a glossary."""
-        glossary: Any = self.glossary
-        return glossary
 
     @property
     def is_scored(self) -> bool:
