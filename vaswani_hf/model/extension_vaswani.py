@@ -143,7 +143,7 @@ def fields_of_subclass(cls: type, base: type, known: set[str]) -> dict[str, Any]
         for name in [*annotations, *names]:
             annotation = annotations.get(name)
             is_field = ClassVar not in (annotation, get_origin(annotation)) and not name.startswith("_")
-            if is_field and name not in known and not hasattr(PreTrainedConfig, name):
+            if is_field and name not in known and not hasattr(base, name):
                 added.setdefault(name, annotations.get(name, Any))
     return added
 
