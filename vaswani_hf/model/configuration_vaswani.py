@@ -1,7 +1,8 @@
 """Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
 This file has five parts: the rules for the values of fields, the class `VaswaniConfig`, the field names that a
-config accepts, the names of files that are saved with a checkpoint, and functions that read special token ids.
+config accepts, the names of files that are saved with a checkpoint, and functions that also accept models from
+other libraries.
 
 This file is saved with every checkpoint because transformers reads config.json with this file. transformers
 also loads the code files that this file imports.
@@ -15,7 +16,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import Field, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_origin
+from typing import Any, get_args
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
@@ -146,7 +147,7 @@ class VaswaniConfig(PreTrainedConfig):
     # Maps the name of each Auto class to the class ("module.class") that transformers loads for the config. The
     # dict is saved in config.json, so that transformers can load the class with `trust_remote_code=True` if the
     # package is not installed.
-    auto_classes: ClassVar[dict[str, str]] = {
+    auto_classes = {
         "AutoConfig": "configuration_vaswani.VaswaniConfig",
         "AutoModel": "modeling_vaswani.VaswaniModel",
         "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
@@ -666,9 +667,7 @@ class VaswaniConfig(PreTrainedConfig):
 # The dataclass fields that `VaswaniConfig` itself declares, in the order of their declaration. `metadata` of
 # a field contains the properties that `config_field` has set.
 CONFIG_FIELDS: dict[str, Field] = {
-    name: VaswaniConfig.__dataclass_fields__[name]
-    for name, annotation in inspect.get_annotations(VaswaniConfig).items()
-    if get_origin(annotation) is not ClassVar
+    name: VaswaniConfig.__dataclass_fields__[name] for name in inspect.get_annotations(VaswaniConfig)
 }
 # The fields that have no meaning for a model with one stack.
 ENCODER_DECODER_FIELDS = frozenset(
@@ -762,8 +761,12 @@ from .pipeline_vaswani import TranslationPipeline
 TARGET_FOLDER = "target_tokenizer"
 
 
-# Functions that read the special token ids of a config. The functions also accept configs of models from
-# other libraries.
+# Functions that also accept models from other libraries, or their configs.
+
+
+def is_vaswani(model: Any) -> bool:
+    """Return True for an encoder-decoder model of this package, and False for a model of another library."""
+    return model.config.model_type == VaswaniConfig.model_type
 
 
 def eos_token_ids(config: Any) -> list[int]:

@@ -4,7 +4,6 @@ glossary. The file implements step 3 of a translation (translator_vaswani descri
 This file is saved with every checkpoint because the translator assigns constraints with this file.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,8 +71,7 @@ class ConstraintAssigner:
     def _room_for_terms(self, segment: Segment, config: GenerationConfig) -> int:
         """Return the number of tokens that glossary terms can occupy in the translation of a segment."""
         prompt_length = 1 + len(segment.prefix)
-        num_positions = self.backend.max_positions or math.inf
-        longest = max_new_tokens_of(config, len(segment.token_ids), prompt_length, num_positions)
+        longest = max_new_tokens_of(config, len(segment.token_ids), prompt_length, self.backend.max_positions)
         num_others = len(language_token(segment)) + sum(map(len, segment.phrases))
         # Subtract 1 for `</s>`.
         return max(0, longest - num_others - 1)

@@ -125,7 +125,7 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
     model_type = "vaswani_decoder"
     stack: ClassVar[str] = "decoder"
-    auto_classes: ClassVar[dict[str, str]] = {
+    auto_classes = {
         "AutoConfig": "language_models_vaswani.VaswaniDecoderConfig",
         "AutoModel": "language_models_vaswani.VaswaniDecoderModel",
         "AutoModelForCausalLM": "language_models_vaswani.VaswaniForCausalLM",
@@ -150,7 +150,7 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
 
     model_type = "vaswani_encoder"
     stack: ClassVar[str] = "encoder"
-    auto_classes: ClassVar[dict[str, str]] = {
+    auto_classes = {
         "AutoConfig": "language_models_vaswani.VaswaniEncoderConfig",
         "AutoModel": "language_models_vaswani.VaswaniEncoderModel",
         "AutoModelForMaskedLM": "language_models_vaswani.VaswaniForMaskedLM",

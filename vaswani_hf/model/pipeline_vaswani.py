@@ -27,7 +27,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
-from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
+from .configuration_vaswani import TARGET_FOLDER, eos_token_ids, is_vaswani
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import is_filled, setting_of
 from .inputs_vaswani import TranslationOptions
@@ -100,7 +100,7 @@ class TranslationPipeline(Pipeline):
         self.target_tokenizer: Any = target_tokenizer
         if target_tokenizer is None:
             self.target_tokenizer = _target_tokenizer(model, tokenizer, local_files_only)
-        if model.config.model_type == "vaswani":
+        if is_vaswani(model):
             check_tokenizers(model, tokenizer, self.target_tokenizer, model.name_or_path)
 
     def __call__(self, inputs: Any, *others: Any, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -216,7 +216,7 @@ class TranslationPipeline(Pipeline):
             task_settings=self._task_settings,
         )
         if not settings.get("batch_size"):
-            settings["batch_size"] = None if self.model.config.model_type == "vaswani" else 1
+            settings["batch_size"] = None if is_vaswani(self.model) else 1
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
         truncation = settings.pop("truncation", None)
         tokenize = {} if truncation is None else {"truncation": truncation}
@@ -318,7 +318,7 @@ def _one_constraint_per_text(
 
 
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
-    if model.config.model_type != "vaswani":
+    if not is_vaswani(model):
         return tokenizer
     # A model with separate embeddings does not always have two tokenizers. `separate_vocabs` in the files of
     # the source tokenizer records whether there are two tokenizers.

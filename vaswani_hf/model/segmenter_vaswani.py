@@ -40,7 +40,7 @@ class Segmenter:
     @property
     def max_length(self) -> int:
         """The maximum number of tokens in a segment."""
-        if self.backend.max_positions is None:
+        if not self.backend.is_vaswani:
             return NO_LIMIT
         limits: list[Any] = [self.tokenizer.tokenizer.model_max_length, self.backend.max_positions]
         return min((limit for limit in limits if limit < NO_LIMIT), default=DEFAULT_MAX_LENGTH)

@@ -388,7 +388,7 @@ class BaseTranslator:
         hypotheses = []
         for (number, _, target), segment, ids in zip(pairs, segments, token_ids, strict=True):
             length = max(len(segment.token_ids), len(ids))
-            if positions is not None and length > positions:
+            if length > positions:
                 raise ValueError(
                     f"Pair {number:,} must have at most {positions} tokens on each side, as many as the "
                     f"model has positions, but has {length}."
@@ -453,7 +453,7 @@ def _with_defaults(
         return settings
     of_checkpoint = {**backend.generation_config.to_diff_dict(), **task_settings}
     defaults = _without_set_names(DEFAULT_SEARCH, of_checkpoint)
-    if backend.max_positions is not None:
+    if backend.is_vaswani:
         defaults.pop("max_new_tokens", None)
     return {**_without_set_names({**task_settings, **defaults}, settings), **settings}
 

@@ -142,6 +142,8 @@ class CTranslate2Backend:
         num_threads (int, optional): The number of CPU threads, by default `torch.get_num_threads()`.
     """
 
+    is_vaswani = True
+
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
         if find_spec("ctranslate2") is None:
             raise InvalidValueError(
