@@ -334,14 +334,16 @@ class VaswaniGeneration(GenerationMixin):
         # Compute the length limit of the batch from the padded source length, because no source has more
         # tokens than the padded length.
         padded_length = self._source_length(source, model_kwargs)
-        longest = max_new_tokens_of(config, padded_length, prompt_length, self.config.num_positions)
+        num_positions = self.config.num_positions
+        limit_of = partial(
+            max_new_tokens_of, config, prompt_length=prompt_length, num_positions=num_positions
+        )
+        longest = limit_of(padded_length)
         lengths = None
         mask = model_kwargs.get("attention_mask")
         if mask is not None and depends_on_source(config):
-            limits = []
-            for source_length in (mask != 0).sum(dim=1).tolist():
-                limit = max_new_tokens_of(config, source_length, prompt_length, self.config.num_positions)
-                limits.append(prompt_length + limit)
+            source_lengths = (mask != 0).sum(dim=1).tolist()
+            limits = [prompt_length + limit_of(source_length) for source_length in source_lengths]
             lengths = torch.tensor(limits, device=mask.device)
         set_max_new_tokens(config, longest, prompt_length)
         return lengths
@@ -570,12 +572,14 @@ class SearchMethod:
         return SearchTask(
             models=[model],
             inputs=[inputs],
+            sentences=torch.arange(len(prompt), device=prompt.device),
             prompt=prompt,
             limits=limits - prompt.shape[1],
             source_mask=inputs.get("attention_mask") if model.config.is_encoder_decoder else None,
             processors=logits_processor,
             criteria=criteria,
             strategies=self.strategies,
+            has_user_code=bool(logits_processor or criteria or self.strategies.replaced),
             transformers_compatible=bool(
                 returns_more or self.synced_gpus or self.has_own_cache or has_other_inputs
             ),
@@ -604,15 +608,15 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
         outputs["encoder_hidden_states"] = (
             encoder_outputs.hidden_states if config.output_hidden_states else None
         )
-    if config.num_beams == 1 and encoder_outputs is not None:
-        return utils.GenerateEncoderDecoderOutput(**outputs)
-    if config.num_beams == 1:
-        return utils.GenerateDecoderOnlyOutput(**outputs)
-    outputs["sequences_scores"] = scores if config.output_scores else None
-    outputs["beam_indices"] = beam_indices
-    if encoder_outputs is not None:
-        return utils.GenerateBeamEncoderDecoderOutput(**outputs)
-    return utils.GenerateBeamDecoderOnlyOutput(**outputs)
+    is_greedy = config.num_beams == 1
+    if not is_greedy:
+        outputs["sequences_scores"] = scores if config.output_scores else None
+        outputs["beam_indices"] = beam_indices
+    if encoder_outputs is None:
+        kind = utils.GenerateDecoderOnlyOutput if is_greedy else utils.GenerateBeamDecoderOnlyOutput
+    else:
+        kind = utils.GenerateEncoderDecoderOutput if is_greedy else utils.GenerateBeamEncoderDecoderOutput
+    return kind(**outputs)
 
 
 def is_filled(value: Any) -> bool:
