@@ -192,19 +192,7 @@ class _LanguageModel(VaswaniHeadModel):
             {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tie_word_embeddings else {}
         )
         self.post_init()
-        if self.config.tie_word_embeddings:
-            # Tie the weights in the constructor, because transformers ties the weights of a model on the meta
-            # device only after FSDP2 has sharded the model.
-            self.lm_head.weight = self.model.embed_tokens.weight
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.model.embed_tokens = value
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
+        self._tie_output_projection(self.model.embed_tokens)
 
 
 @fast_path("forward")

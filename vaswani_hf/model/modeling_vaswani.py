@@ -622,6 +622,12 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
+    def _tie_output_projection(self, embedding: nn.Embedding) -> None:
+        # Constructors call this method, because transformers ties the weights of a model on the meta device only
+        # after FSDP2 has sharded the model.
+        if self.config.tie_word_embeddings:
+            self.lm_head.weight = embedding.weight
+
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, T, V] for states [B, T, D]. See `excluded_class` for `<pad>`."""
         return self._project(hidden_states, self.excluded_class(0.0, None))
@@ -670,7 +676,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         """Return states [B, T, D] and weights [V, D] whose product `states @ weight.T` is the logits. A bias
         becomes an additional feature of the weights, and the states get a feature with the value 1.
         """
-        weight, bias = self.lm_head.weight, self.lm_head.bias
+        weight = self.lm_head.weight
+        bias = self.lm_head.bias
         if bias is None:
             return hidden_states, weight
         ones = hidden_states.new_ones(*hidden_states.shape[:-1], 1)
@@ -729,10 +736,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             target = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
             self._tied_weights_keys["lm_head.weight"] = f"model.{target}.weight"
         self.post_init()
-        if config.tie_word_embeddings:
-            # Tie the weights in the constructor, because transformers ties the weights of a model on the meta
-            # device only after FSDP2 has sharded the model.
-            self.lm_head.weight = self.model.decoder.embed_tokens.weight
+        self._tie_output_projection(self.model.decoder.embed_tokens)
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output projection. Return None if accelerate uses FSDP and the projection is tied to a
