@@ -377,7 +377,8 @@ def token_log_probs(
     The function averages the probabilities of the models. The models must be in eval mode. A log-probability
     is NaN if a logit of its position is NaN or +inf, or if all logits of its position are -inf.
     """
-    log_probs, attentions = [], []
+    log_probs = []
+    attentions = []
     for model in models:
         if num_layers and not is_vaswani(model):
             raise ValueError(

@@ -4,7 +4,7 @@ glossary. The file implements step 3 of a translation (translator_vaswani descri
 This file is saved with every checkpoint because the translator assigns constraints with this file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import GenerationConfig
@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from .backend_vaswani import Backend, Segment, language_token
 from .generation_vaswani import config_with
-from .inputs_vaswani import TranslationOptions
+from .glossary_vaswani import Glossary
 from .length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
 from .phrases_vaswani import forbidden_tokens, has_ordinary_tokens, repeated_ngram
 from .requests_vaswani import Request
@@ -47,14 +47,13 @@ class ConstraintAssigner:
             segment.phrase_texts = phrases
             segment.forced_text = " ".join([segment.forced_text, *phrases])
 
-    def add_terms(self, segment: Segment, options: TranslationOptions) -> None:
+    def add_terms(self, segment: Segment, terms: Glossary, settings: Mapping[str, Any]) -> None:
         """Add target terms of the glossary to the required phrases of a segment. Ignore a term that
-        contradicts another search setting, or is too long for the translation.
+        contradicts another setting of the search in `settings`, or is too long for the translation.
         """
-        assert options.terms is not None
-        config = config_with(_TERM_SETTINGS, options.generate, self.backend.generation_config)
+        config = config_with(_TERM_SETTINGS, settings, self.backend.generation_config)
         room = self._room_for_terms(segment, config)
-        for phrase in options.terms.phrases(segment.text):
+        for phrase in terms.phrases(segment.text):
             token_ids = phrase_token_ids(phrase, self.target_tokenizer)
             obstacle = self._obstacle_to_term(token_ids, room, config)
             if obstacle is not None:

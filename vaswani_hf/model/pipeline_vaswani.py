@@ -19,7 +19,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import fields
+from dataclasses import asdict, fields
 from itertools import islice, repeat
 from typing import Any
 
@@ -27,9 +27,9 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
-from .configuration_vaswani import TARGET_FOLDER, eos_token_ids, is_vaswani
+from .configuration_vaswani import TARGET_FOLDER, decoder_start_token_id, eos_token_ids, is_vaswani
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import is_filled, setting_of
+from .generation_vaswani import config_with, is_filled, setting_of
 from .inputs_vaswani import TranslationOptions
 from .requests_vaswani import Request, check_text
 from .tokenizing_vaswani import TOKENIZING, check_tokenizers
@@ -144,17 +144,16 @@ class TranslationPipeline(Pipeline):
                 f"{1 + len(others)} arguments."
             )
         _, forward, postprocess = self._sanitize_parameters(**kwargs)
-        forward, postprocess = (
-            {**self._forward_params, **forward},
-            {**self._postprocess_params, **postprocess},
-        )
+        forward = {**self._forward_params, **forward}
+        postprocess = {**self._postprocess_params, **postprocess}
         forward["batch_size"] = forward.get("batch_size") or self._batch_size
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, Mapping)) and len(inputs) == 0:
             return []
         if isinstance(inputs, Dataset) and isinstance(inputs, Sized):
             dataset: Any = inputs
             inputs = map(dataset.__getitem__, range(len(dataset)))
-        target_prefix, must_contain = forward.pop("target_prefix", None), forward.pop("must_contain", None)
+        target_prefix = forward.pop("target_prefix", None)
+        must_contain = forward.pop("must_contain", None)
         if (is_filled(target_prefix) and target_prefix != "") or is_filled(must_contain):
             inputs = constrained_requests(inputs, target_prefix, must_contain)
         if _is_one_text(inputs):
@@ -229,11 +228,12 @@ class TranslationPipeline(Pipeline):
         names = {field.name for field in fields(TranslationOptions)}
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
-        starts = [setting_of(name, options.generate, self.model.generation_config) for name in _STARTS]
+        starts = config_with(_STARTS, options.generate, self.model.generation_config)
+        start = decoder_start_token_id(starts)
         translations = translator.translations(
             model_inputs["requests"], options, model_inputs.get("first_line", 1)
         )
-        return {"translations": list(translations), "start": [i for i in starts if i is not None][:1]}
+        return {"translations": list(translations), "start": [] if start is None else [start]}
 
     def _stop_token_ids(self, text: Any) -> list[int]:
         check_text(text, "A stop sequence")
@@ -264,7 +264,12 @@ class TranslationPipeline(Pipeline):
                 record["translation_token_ids"] = torch.tensor(token_ids, dtype=torch.int64)
             if return_text or not return_tensors:
                 record["translation_text"] = translation.text
-            record |= translation.record(return_scores, return_alignments)
+            if return_scores:
+                record["score"] = translation.score
+                record["confidence"] = translation.confidence
+                record["words"] = [asdict(word) for word in translation.words or ()]
+            if return_alignments:
+                record["alignment"] = translation.alignment
             if translation.unmet_phrases:
                 record["unmet_phrases"] = translation.unmet_phrases
             records.append(record)
@@ -289,13 +294,12 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
         raise TypeError(
             f"`target_prefix` must be a str or a list of str, but is a {type(target_prefix).__name__}."
         )
-    if _is_one_text(inputs):
-        prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", None)
-        phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), None)
-        return Request(inputs, next(iter(prefixes)), next(iter(phrases)))
-    num_texts = len(inputs) if isinstance(inputs, Sequence) else None
+    is_one_text = _is_one_text(inputs)
+    num_texts = len(inputs) if isinstance(inputs, Sequence) and not is_one_text else None
     prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
     phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
+    if is_one_text:
+        return Request(inputs, next(iter(prefixes)), next(iter(phrases)))
     # Use `map` instead of a list comprehension, because the iterable of texts can be endless.
     requests = map(Request, inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
@@ -327,12 +331,14 @@ def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any
         return tokenizer
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
     name = tokenizer.name_or_path
-    if model.origin is not None and not os.path.isdir(name) and name == model.name_or_path:
-        place["revision"] = model.origin.name
-    if model.origin is not None and (model.origin / TARGET_FOLDER).is_dir() and name == model.name_or_path:
+    origin = model.origin if name == model.name_or_path else None
+    if origin is not None and (origin / TARGET_FOLDER).is_dir():
         # Load the target tokenizer from the folder of the model, because this folder has the right revision,
         # and reading a folder needs no access token.
-        name, place = str(model.origin / TARGET_FOLDER), {}
+        name = str(origin / TARGET_FOLDER)
+        place = {}
+    elif origin is not None and not os.path.isdir(name):
+        place["revision"] = origin.name
     try:
         # Do not use AutoTokenizer, because AutoTokenizer requires a config.json in the tokenizer's folder.
         return PreTrainedTokenizerFast.from_pretrained(name, **place)

@@ -90,7 +90,7 @@ class Segmenter:
             between = [request.target_prefix.strip()]
         if options.terms is not None:
             for piece in pieces:
-                self.constraints.add_terms(piece, options)
+                self.constraints.add_terms(piece, options.terms, options.generate)
         return Layout(pieces, between)
 
     def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
