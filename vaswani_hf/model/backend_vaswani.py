@@ -48,14 +48,18 @@ class Segment:
     words: list[int] = field(default_factory=list)
     # Additional arguments of `generate`, such as the target language of a multilingual model.
     generate: dict[str, Any] = field(default_factory=dict)
-    # The token ids with which the translation must begin.
+    # The token ids with which the translation must begin, and their text.
     prefix: list[int] = field(default_factory=list)
+    prefix_text: str = ""
     # The phrases that the translation must contain. `phrases` contains the token ids of each phrase, and
     # `phrase_texts` contains the text of each phrase.
     phrases: list[list[int]] = field(default_factory=list)
     phrase_texts: list[str] = field(default_factory=list)
-    # The texts of the target prefix and of the phrases, joined by spaces.
-    forced_text: str = ""
+
+    @property
+    def forced_text(self) -> str:
+        """The texts of the target prefix and of the phrases, joined by spaces."""
+        return " ".join([self.prefix_text, *self.phrase_texts])
 
 
 class Layout(NamedTuple):

@@ -22,8 +22,12 @@ logger = logging.get_logger(__name__)
 
 # The settings that can make a term of a glossary impossible.
 _TERM_SETTINGS = (
-    *("bad_words_ids", "suppress_tokens", "no_repeat_ngram_size"),
-    *("eos_token_id", "pad_token_id", "decoder_start_token_id"),
+    "bad_words_ids",
+    "suppress_tokens",
+    "no_repeat_ngram_size",
+    "eos_token_id",
+    "pad_token_id",
+    "decoder_start_token_id",
     *LENGTH_SETTINGS,
 )
 
@@ -38,14 +42,13 @@ class ConstraintAssigner:
     def assign(self, segments: list[Segment], request: Request) -> None:
         """Assign the target prefix of a text to its first segment, and each required phrase to one segment."""
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
-        segments[0].forced_text = request.target_prefix
+        segments[0].prefix_text = request.target_prefix
         if not request.must_contain:
             return
         phrases_of = assign_phrases(request.must_contain, [segment.text for segment in segments])
         for segment, phrases in zip(segments, phrases_of, strict=True):
             segment.phrases = [phrase_token_ids(phrase, self.target_tokenizer) for phrase in phrases]
             segment.phrase_texts = phrases
-            segment.forced_text = " ".join([segment.forced_text, *phrases])
 
     def add_terms(self, segment: Segment, terms: Glossary, settings: Mapping[str, Any]) -> None:
         """Add target terms of the glossary to the required phrases of a segment. Ignore a term that
@@ -65,7 +68,6 @@ class ConstraintAssigner:
                 room -= len(token_ids)
                 segment.phrases = [*segment.phrases, token_ids]
                 segment.phrase_texts = [*segment.phrase_texts, phrase]
-                segment.forced_text = f"{segment.forced_text} {phrase}"
 
     def _room_for_terms(self, segment: Segment, config: GenerationConfig) -> int:
         """Return the number of tokens that glossary terms can occupy in the translation of a segment."""

@@ -78,7 +78,12 @@ class Registry:
 ATTENTIONS = Registry(
     "register_attention",
     "attention_vaswani",
-    *("scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive"),
+    "scaled_dot",
+    "dot",
+    "dot_mean",
+    "general",
+    "additive_linear",
+    "additive",
 )
 POSITION_ENCODINGS = Registry(
     "register_position_encoding", "modeling_vaswani", "sinusoidal", "learned", "none"

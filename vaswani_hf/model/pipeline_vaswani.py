@@ -40,7 +40,6 @@ TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
 # The arguments of a pipeline call that determine the keys of the result dicts.
 _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
-_STARTS = ("decoder_start_token_id", "bos_token_id")
 
 
 class TranslationPipeline(Pipeline):
@@ -228,7 +227,9 @@ class TranslationPipeline(Pipeline):
         names = {field.name for field in fields(TranslationOptions)}
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
-        starts = config_with(_STARTS, options.generate, self.model.generation_config)
+        starts = config_with(
+            ("decoder_start_token_id", "bos_token_id"), options.generate, self.model.generation_config
+        )
         start = decoder_start_token_id(starts)
         translations = translator.translations(
             model_inputs["requests"], options, model_inputs.get("first_line", 1)

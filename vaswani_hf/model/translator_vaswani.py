@@ -66,8 +66,7 @@ DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 # The arguments of `BaseTranslator.score` in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = (
-    *("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config"),
-    *("src_lang", "tgt_lang"),
+    "return_alignments window tokens_per_batch on_error generation_config src_lang tgt_lang".split()
 )
 
 
