@@ -51,7 +51,6 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, SearchTask
-from .checks_vaswani import value_of
 from .configuration_vaswani import decoder_start_token_id
 from .ensemble_vaswani import add_ensemble, checked_models
 from .errors_vaswani import InvalidValueError
@@ -259,14 +258,15 @@ class VaswaniGeneration(GenerationMixin):
     ) -> tuple[GenerationConfig, dict[str, Any]]:
         """Complete the settings of a call, and prepare the inputs of the model."""
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
-        given = (kwargs, generation_config, self.generation_config)
-        for settings in given:
+        configs = (generation_config, self.generation_config)
+        for settings in (kwargs, *configs):
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
             # Remove transformers' default value of a length setting that neither the call nor the checkpoint
             # sets.
-            if all(value_of(settings, name) is None for settings in given):
+            values = [kwargs.get(name), *(getattr(given, name, None) for given in configs)]
+            if all(value is None for value in values):
                 setattr(config, name, None)
         vars(config).update(fields)
         if "output_attentions" not in kwargs:

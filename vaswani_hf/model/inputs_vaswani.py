@@ -35,7 +35,6 @@ from .checks_vaswani import (
     a_number,
     an_integer,
     one_of,
-    value_of,
 )
 from .errors_vaswani import InvalidValueError
 from .glossary_vaswani import Glossary, read_glossary
@@ -68,14 +67,14 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
+def check_options(values: Mapping[str, Any], kind: type, ignored: tuple[str, ...] = ()) -> None:
     """Check each value with the rule of the field that has the same name in the dataclass `kind`. None is
     valid.
     """
     for declared in fields(kind):
         if declared.name in ignored:
             continue
-        value = value_of(values, declared.name)
+        value = values.get(declared.name)
         if value is not None:
             declared.metadata["rule"].check(declared.name, value)
 
@@ -91,7 +90,7 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
     A config can contain sampling settings without `do_sample`, because a checkpoint can recommend settings
     for sampling. The error message writes `prefix`, such as "--", before the names of the settings.
     """
-    if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
+    if settings.get("do_sample") or getattr(settings.get("generation_config"), "do_sample", None):
         return
     for name in SAMPLING_SETTINGS:
         if settings.get(name) is not None:
@@ -220,10 +219,13 @@ SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
 
 def validate_search_fields(settings: Any) -> None:
     """Check the settings of `generate` in a dict or a config. Check sampling settings only if `do_sample` is
-    True.
+    True. None is valid.
     """
-    ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
-    check_options(settings, SearchSettings, ignored)
+    if settings is None:
+        return
+    values = settings if isinstance(settings, Mapping) else vars(settings)
+    ignored = () if values.get("do_sample") else SAMPLING_SETTINGS
+    check_options(values, SearchSettings, ignored)
 
 
 @dataclass(frozen=True)
