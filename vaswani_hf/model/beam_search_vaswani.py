@@ -112,7 +112,7 @@ class BeamSearch:
         self.fill = padding_token(config)
         # `excluded` is the id of the padding token if the search must never choose this token. Otherwise
         # `excluded` is None.
-        self.excluded = task.models[0].excluded_class(0.0, None)
+        self.excluded = task.models[0].excluded_class()
         self.last_limit = int(task.limits.max())
         self.may_remove_sentences = not (
             task.transformers_compatible or has_custom_rules(task.processors, task.criteria)

@@ -239,7 +239,7 @@ class VaswaniGeneration(GenerationMixin):
         # time, because a streamer waits for each token anyway.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
-        left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(0.0, None), at_once)
+        left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(), at_once)
         processors = LogitsProcessorList([*logits_processor])
         if not generation_config.remove_invalid_values:
             processors.insert(0, finite)

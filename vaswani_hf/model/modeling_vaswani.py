@@ -176,8 +176,8 @@ def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> No
 
 def _position_encoding(config: VaswaniConfig) -> nn.Module:
     name = config.position_embedding
-    table = _BUILT_IN_POSITIONS if name in _BUILT_IN_POSITIONS else POSITION_ENCODINGS.classes
-    return table[name](config)
+    encoding_class = _BUILT_IN_POSITIONS.get(name) or POSITION_ENCODINGS.classes[name]
+    return encoding_class(config)
 
 
 @fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
@@ -630,7 +630,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, T, V] for states [B, T, D]. See `excluded_class` for `<pad>`."""
-        return self._project(hidden_states, self.excluded_class(0.0, None))
+        return self._project(hidden_states, self.excluded_class())
 
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
         logits = self.lm_head(hidden_states)  # [B, T, V]
@@ -683,8 +683,11 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         ones = hidden_states.new_ones(*hidden_states.shape[:-1], 1)
         return torch.cat((hidden_states, ones), dim=-1), torch.cat((weight, bias.unsqueeze(1)), dim=1)
 
-    def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
-        """Return the id of the padding token if the model must give `<pad>` the probability 0, else None."""
+    def excluded_class(self, smoothing: float = 0.0, labels: torch.Tensor | None = None) -> int | None:
+        """Return the id of the padding token if the model must give `<pad>` the probability 0, else None.
+        `smoothing` and `labels` are the label smoothing and the labels of the loss. Leave out both arguments
+        if no loss is computed, as in the search.
+        """
         if self._padding_is_end():
             return None
         if self.config.zero_start_embedding:
