@@ -1,8 +1,8 @@
 """Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
-This file has five parts: the rules for the values of fields, the class `VaswaniConfig`, the field names that a
-config accepts, the names of files that are saved with a checkpoint, and functions that also accept models from
-other libraries.
+This file has five parts: the rules for the values of fields, the class `VaswaniConfig`, the field names that
+a config accepts, the names of files that are saved with a checkpoint, and functions that also accept models
+from other libraries.
 
 This file is saved with every checkpoint because transformers reads config.json with this file. transformers
 also loads the code files that this file imports.
@@ -144,9 +144,9 @@ class VaswaniConfig(PreTrainedConfig):
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
     }
-    # Maps the name of each Auto class to the class ("module.class") that transformers loads for the config. The
-    # dict is saved in config.json, so that transformers can load the class with `trust_remote_code=True` if the
-    # package is not installed.
+    # Maps the name of each Auto class to the class ("module.class") that transformers loads for the config.
+    # The dict is saved in config.json, so that transformers can load the class with `trust_remote_code=True`
+    # if the package is not installed.
     auto_classes = {
         "AutoConfig": "configuration_vaswani.VaswaniConfig",
         "AutoModel": "modeling_vaswani.VaswaniModel",

@@ -13,8 +13,8 @@ This file is saved with every checkpoint because `generate(must_contain=...)` ru
 this file.
 
 In tensor shapes, F is the number of phrases per sentence, and L the number of tokens of the longest phrase. O
-is the number of candidates (possible next tokens) per beam that `PhraseCandidates` compares. The docstring of the file beam_search_vaswani explains the other letters in tensor shapes, such as N
-and K.
+is the number of candidates (possible next tokens) per beam that `PhraseCandidates` compares. The docstring of
+the file beam_search_vaswani explains the other letters in tensor shapes, such as N and K.
 """
 
 import copy
@@ -231,16 +231,17 @@ class PhraseCandidates(CandidateSelection):
         )
 
     def _order(self, search: RunningSearch, candidates: "_Compared") -> torch.Tensor:
-        """Return a number [N, K * O] for each candidate: 0 if the candidate ends, 1 if the candidate continues,
-        2 if the candidate is discarded. The candidates of each sentence must be sorted by score, best first.
+        """Return a number [N, K * O] for each candidate: 0 if the candidate ends, 1 if the candidate
+        continues, 2 if the candidate is discarded. The candidates of each sentence must be sorted by score,
+        best first.
         """
         missing = candidates.missing
         is_last = search.limits.unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(candidates.tokens, search.eos)
         is_possible = exists(candidates.scores)
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank the candidates that continue, best first. A candidate competes only with candidates that lack the
-        # same number of phrase tokens.
+        # Rank the candidates that continue, best first. A candidate competes only with candidates that lack
+        # the same number of phrase tokens.
         numbers = torch.arange(self.most_missing + 1, device=missing.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)

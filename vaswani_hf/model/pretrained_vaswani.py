@@ -70,8 +70,8 @@ class VaswaniPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
-    # The folder from which `from_pretrained` loaded the model: a local folder, or the folder of a commit in the
-    # cache of huggingface_hub. None if unknown.
+    # The folder from which `from_pretrained` loaded the model: a local folder, or the folder of a commit in
+    # the cache of huggingface_hub. None if unknown.
     origin: Path | None = None
 
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
