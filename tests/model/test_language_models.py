@@ -362,7 +362,10 @@ def test_a_config_has_the_fields_of_one_stack():
         ),
         ({"decoder_layers": 0}, "`decoder_layers` must be a positive integer, but is 0."),
         ({"layers": 3}, "`layers` is no field of VaswaniDecoderConfig"),
-        ({"stack_s": 1}, "`stack_s` is no field of VaswaniDecoderConfig; the nearest field is `(?!stack)"),
+        (
+            {"auto_class": 1},
+            "`auto_class` is no field of VaswaniDecoderConfig; the nearest field is `(?!auto)",
+        ),
         ({"added_fields": {}}, "`added_fields` is no field of VaswaniDecoderConfig"),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):
