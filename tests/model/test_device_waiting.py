@@ -57,7 +57,7 @@ def test_a_step_waits_once_at_most(models, name, as_on_a_gpu, never_ends, monkey
         if search.num_new > 0:
             waits.append(waiting.places.total() - before[0])
         before[0] = waiting.places.total()
-        take_step(search, logits)
+        return take_step(search, logits)
 
     monkeypatch.setattr(BeamSearch, "_take_step", counted)
     given = arguments(SEARCHES[name], models, never_ends=never_ends)
