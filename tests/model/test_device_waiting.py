@@ -1,6 +1,7 @@
 """A step of the search waits for the device once; a training step never waits."""
 
 import copy
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from search_models import PREFIXES, SCORED, SOURCES, batch_of, translator
 
 from vaswani_hf.model import fast_path_vaswani
 from vaswani_hf.model.beam_search_vaswani import BeamSearch
-from vaswani_hf.model.search_strategies_vaswani import sample_candidates
+from vaswani_hf.model.search_strategies_vaswani import drawn_candidates
 
 PHRASES = [[[7, 8], [4]], [], [[9]], [[5, 5, 6]], []]
 SEARCHES = {
@@ -56,7 +57,7 @@ def test_a_step_waits_once_at_most(models, name, as_on_a_gpu, never_ends, monkey
         if search.num_new > 0:
             waits.append(waiting.places.total() - before[0])
         before[0] = waiting.places.total()
-        take_step(search, logits)
+        return take_step(search, logits)
 
     monkeypatch.setattr(BeamSearch, "_take_step", counted)
     given = arguments(SEARCHES[name], models, never_ends=never_ends)
@@ -119,8 +120,10 @@ def test_drawing_is_that_of_pytorch():
     for number in (2, 6):
         log_probs = torch.randn(3, 2, 11).log_softmax(-1)
         scores = torch.tensor([[0.0, -1.0], [0.0, -2.0], [-3.0, -3.5]])
+        search = Mock(num_candidates=number)
+        search.beams.scores = scores
         torch.manual_seed(5)
-        found = sample_candidates(log_probs, scores, number)
+        found = drawn_candidates(search, log_probs)
         torch.manual_seed(5)
         probabilities = (log_probs + scores.unsqueeze(2)).flatten(1).softmax(dim=-1)
         assert torch.equal(found.parents * 11 + found.tokens, torch.multinomial(probabilities, number))

@@ -238,6 +238,8 @@ def test_a_config_names_the_stack_that_it_has():
         VaswaniDecoderConfig(vocab_size=30, d_model=15)
     with pytest.raises(ValueError, match="^`d_model` must be a multiple of `encoder_attention_heads` unless"):
         VaswaniEncoderConfig(vocab_size=30, num_attention_heads=3)
+    with pytest.raises(ValueError, match="^`decoder_start_token_id` must be smaller than the target"):
+        VaswaniEncoderConfig(vocab_size=30, decoder_start_token_id=30)
 
 
 def test_a_masked_model_does_not_generate():
@@ -342,6 +344,11 @@ def test_a_config_has_the_fields_of_one_stack():
         ),
         ({"decoder_layers": 0}, "`decoder_layers` must be a positive integer, but is 0."),
         ({"layers": 3}, "`layers` is no field of VaswaniDecoderConfig"),
+        (
+            {"auto_class": 1},
+            "`auto_class` is no field of VaswaniDecoderConfig; the nearest field is `(?!auto)",
+        ),
+        ({"added_fields": {}}, "`added_fields` is no field of VaswaniDecoderConfig"),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):
             VaswaniDecoderConfig(**fields)

@@ -1,11 +1,15 @@
 """Glossaries: the terms that a text contains, wrong files, and translations with the target terms."""
 
+import pickle
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from vaswani_hf.model import glossary_vaswani
 from vaswani_hf.model.glossary_vaswani import read_glossary
+from vaswani_hf.model.inputs_vaswani import TranslationOptions
 from vaswani_hf.model.tokenizing_vaswani import phrase_token_ids
 
 
@@ -97,6 +101,14 @@ def test_the_command_reads_a_glossary_once(glossary, vaswani, copier_checkpoint,
     path = str(glossary("hund\tÖl\n"))
     assert vaswani("translate", copier_checkpoint, "--text", "hund", "--glossary", path)[0] == 0
     assert paths == [path]
+
+
+def test_a_copy_of_the_options_contains_the_terms(glossary):
+    path = glossary("hund\tÖl\n")
+    options = TranslationOptions(glossary=path)
+    Path(path).unlink()
+    copied = pickle.loads(pickle.dumps(replace(options, window=1)))
+    assert copied.terms.phrases("hund") == ["Öl"]
 
 
 def test_translations_contain_the_terms(glossary, copier, caplog):

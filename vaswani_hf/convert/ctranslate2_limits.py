@@ -2,7 +2,6 @@
 perhaps not installed.
 """
 
-from ..model.extension_vaswani import POSITION_ENCODINGS
 from .export_formats import Expressible, Limit, needs_end_token, needs_start_token, one_of
 from .simplify import SCALED_DOT_FIELDS, SCALED_DOT_LIMITS
 
@@ -20,11 +19,10 @@ ACTIVATIONS = {
     "swish": "SWISH",
     "tanh": "Tanh",
 }
+_POSITION_ENCODINGS = ("sinusoidal", "learned", "none")
 _LIMITS: dict[str, Limit] = {
     "position_embedding": one_of(
-        "position_embedding",
-        POSITION_ENCODINGS.built_in,
-        f"CTranslate2 has only {', '.join(POSITION_ENCODINGS.built_in)}",
+        "position_embedding", _POSITION_ENCODINGS, f"CTranslate2 has only {', '.join(_POSITION_ENCODINGS)}"
     ),
     "activation_function": one_of(
         "activation_function", ACTIVATIONS, f"CTranslate2 has only {', '.join(sorted(ACTIVATIONS))}"

@@ -474,7 +474,7 @@ def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[Vaswa
     self-attention.
     """
     name = config.score_of(is_cross)
-    return _BUILT_IN[name] if name in _BUILT_IN else ATTENTIONS.classes[name]
+    return _BUILT_IN.get(name) or ATTENTIONS.classes[name]
 
 
 def can_be_fused(kind: type[VaswaniAttention]) -> bool:

@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel
 
 from .attention_vaswani import AttentionRecorder
-from .configuration_vaswani import decoder_start_token_id, eos_token_ids
+from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_vaswani
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
 from .generation_vaswani import config_with, setting_of
@@ -48,14 +48,18 @@ class Segment:
     words: list[int] = field(default_factory=list)
     # Additional arguments of `generate`, such as the target language of a multilingual model.
     generate: dict[str, Any] = field(default_factory=dict)
-    # The token ids with which the translation must begin.
+    # The token ids with which the translation must begin, and their text.
     prefix: list[int] = field(default_factory=list)
+    prefix_text: str = ""
     # The phrases that the translation must contain. `phrases` contains the token ids of each phrase, and
     # `phrase_texts` contains the text of each phrase.
     phrases: list[list[int]] = field(default_factory=list)
     phrase_texts: list[str] = field(default_factory=list)
-    # The texts of the target prefix and of the phrases, joined by spaces.
-    forced_text: str = ""
+
+    @property
+    def forced_text(self) -> str:
+        """The texts of the target prefix and of the phrases, joined by spaces."""
+        return " ".join([self.prefix_text, *self.phrase_texts])
 
 
 class Layout(NamedTuple):
@@ -103,9 +107,16 @@ class Backend(Protocol):
         ...
 
     @property
-    def max_positions(self) -> float | None:
-        """The maximum number of source tokens of a segment; infinite if the model has no limit. If
-        `max_positions` is None, as for models of other libraries, the translator does not divide long texts.
+    def is_vaswani(self) -> bool:
+        """True if the model is a Vaswani model. The translator divides long texts only for Vaswani models. A
+        Vaswani model limits the length of each translation itself.
+        """
+        ...
+
+    @property
+    def max_positions(self) -> float:
+        """The maximum number of source tokens of a segment; infinite if the limit is unknown, or if the model
+        has no limit.
         """
         ...
 
@@ -149,8 +160,8 @@ class PyTorchBackend:
     def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
         self.model: Any = model
         self.ensemble = checked_models(ensemble)
-        self._is_vaswani = self.model.config.model_type == "vaswani"
-        if self.ensemble and not self._is_vaswani:
+        self.is_vaswani = is_vaswani(model)
+        if self.ensemble and not self.is_vaswani:
             raise InvalidValueError(
                 "`ensemble` needs a Vaswani model as the first model, but the first model is a "
                 f"{type(model).__name__}; change the order of the models."
@@ -162,16 +173,16 @@ class PyTorchBackend:
         return self.model.generation_config
 
     @property
-    def max_positions(self) -> float | None:
+    def max_positions(self) -> float:
         """See `Backend.max_positions`. A Vaswani model limits the number of tokens only if the model has
         learned positions.
         """
-        return self.model.config.num_positions if self._is_vaswani else None
+        return self.model.config.num_positions if self.is_vaswani else math.inf
 
     @property
     def supports_phrases(self) -> bool:
         """True if the model is a Vaswani model. See `Backend.supports_phrases`."""
-        return self._is_vaswani
+        return self.is_vaswani
 
     def seed(self, seed: int) -> None:
         """Set the seed of PyTorch."""
@@ -187,7 +198,7 @@ class PyTorchBackend:
         prompts = _prompts_of(segments)
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
-        if not self._is_vaswani:
+        if not self.is_vaswani:
             # Add a check for finite logits, because models of other libraries have no such check.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
@@ -204,7 +215,7 @@ class PyTorchBackend:
         """Return True if the length limit also counts the padding before target prefixes that are shorter
         than the longest prefix of the batch.
         """
-        if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
+        if not all(map(is_vaswani, (self.model, *self.ensemble))):
             return True
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
         return has_fixed_length or self.max_positions != math.inf
@@ -231,7 +242,7 @@ class PyTorchBackend:
             self._refuse_forbidden_prefixes(segments, settings)
             arguments |= self._prompt_arguments(prompts)
         if any(segment.phrases for segment in segments):
-            if not self._is_vaswani:
+            if not self.is_vaswani:
                 raise InvalidValueError(
                     f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, "
                     "whose search does not support phrases."
@@ -319,8 +330,8 @@ class PyTorchBackend:
             max(len(segment.token_ids) for segment in segments),
             # Add 1 for the start token.
             1 + prompt_length,
-            self.max_positions or math.inf,
-            default=PAPER_LIMIT if self._is_vaswani else TRANSFORMERS_LIMIT,
+            self.max_positions,
+            default=PAPER_LIMIT if self.is_vaswani else TRANSFORMERS_LIMIT,
         )
         for hypotheses in found:
             for hypothesis in hypotheses:
@@ -370,9 +381,10 @@ def token_log_probs(
     The function averages the probabilities of the models. The models must be in eval mode. A log-probability
     is NaN if a logit of its position is NaN or +inf, or if all logits of its position are -inf.
     """
-    log_probs, attentions = [], []
+    log_probs = []
+    attentions = []
     for model in models:
-        if num_layers and model.config.model_type != "vaswani":
+        if num_layers and not is_vaswani(model):
             raise ValueError(
                 "Word alignments and coverage must be left out for a model of type "
                 f"{model.config.model_type!r}; only Vaswani models record the attention that alignments and"

@@ -51,12 +51,10 @@ from .beams_vaswani import EXCLUDED_SCORE, Beams, Candidates, FinishedTranslatio
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder
 from .fast_path_vaswani import needs_sync
 from .search_strategies_vaswani import (
-    CandidateSelection,
     EarlyStopping,
     PenaltyScorer,
     Scorer,
     SearchStrategies,
-    StoppingRule,
     best_candidates,
     considers_all_lengths,
     coverage_score,
@@ -76,49 +74,37 @@ class SearchTask:
     # The model whose `generate` was called, and then the other models of the ensemble.
     models: list[Any]
     inputs: list[dict[str, Any]]
+    # [N] int64, the indices of the sentences to translate. `inputs` contains only these sentences.
+    sentences: torch.Tensor
     prompt: torch.Tensor  # [B, P] int64, the beginnings of the translations
     limits: torch.Tensor  # [B] int64, the maximum numbers of new tokens
     source_mask: torch.Tensor | None  # [B, S], used by the coverage penalty
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList  # without `OWN_CRITERIA`
     strategies: SearchStrategies
+    # True if the search calls logits processors, stopping criteria or strategies of the user.
+    has_user_code: bool
     # If True, all sentences stay in the batch until the whole search ends, and the search records the outputs
     # that `generate` of transformers returns.
     transformers_compatible: bool
     # The search calls `goes_on(is_over)` before each step, and stops if the result is False. With several
     # processes, the result is True until the searches of all processes are over.
     goes_on: Callable[[bool], bool]
-
-    @property
-    def has_user_code(self) -> bool:
-        """True if the search calls logits processors, stopping criteria or strategies of the user."""
-        return bool(self.processors or self.criteria or self.strategies.replaced)
+    # Each call of a logits processor receives `rows_per_sentence` beams of each sentence, and each call of a
+    # stopping criterion receives `rows_per_sentence` candidates of each sentence. If `rows_per_sentence` is
+    # None, one call receives all beams or all candidates.
+    rows_per_sentence: int | None = None
 
 
 class BeamSearch:
     """Runs beam search for all sentences of a batch at the same time. `results` returns the translations.
 
-    `config.num_beams` is K, and `config.num_return_sequences` is R. `task.strategies` overrides the arguments
-    `candidates` and `stopping_rule`. `sentences` [N] int64 are the indices of the sentences to translate, by
-    default all. Each call of a logits processor receives `rows_per_sentence` beams of each sentence. If
-    `rows_per_sentence` is None, one call receives all beams. Each call of a stopping criterion receives
-    `rows_per_sentence` candidates of each sentence. If `rows_per_sentence` is None, one call receives all
-    candidates.
+    `config.num_beams` is K, and `config.num_return_sequences` is R.
     """
 
-    def __init__(
-        self,
-        task: SearchTask,
-        config: GenerationConfig,
-        *,
-        candidates: CandidateSelection | None = None,
-        stopping_rule: StoppingRule | None = None,
-        sentences: torch.Tensor | None = None,
-        rows_per_sentence: int | None = None,
-    ):
+    def __init__(self, task: SearchTask, config: GenerationConfig):
         self.task = task
         self.config = config
-        self.rows_per_sentence = rows_per_sentence
         self.num_beams = config.num_beams
         self.eos = config._eos_token_tensor
         num_ends = 0 if self.eos is None else len(self.eos)
@@ -126,27 +112,24 @@ class BeamSearch:
         self.fill = padding_token(config)
         # `excluded` is the id of the padding token if the search must never choose this token. Otherwise
         # `excluded` is None.
-        self.excluded = task.models[0].excluded_class(0.0, None)
+        self.excluded = task.models[0].excluded_class()
         self.last_limit = int(task.limits.max())
         self.may_remove_sentences = not (
             task.transformers_compatible or has_custom_rules(task.processors, task.criteria)
         )
 
         default_candidates = drawn_candidates if config.do_sample else best_candidates
-        self.candidates = task.strategies.candidates or candidates or default_candidates
+        self.candidates = task.strategies.candidates or default_candidates
         self.scorer: Scorer = task.strategies.scorer or PenaltyScorer(config)
-        self.stopping_rule = task.strategies.stopping_rule or stopping_rule or self._early_stopping()
+        self.stopping_rule = task.strategies.stopping_rule or self._early_stopping()
         self.decoders = [
             self._make_decoder(model, inputs) for model, inputs in zip(task.models, task.inputs, strict=True)
         ]
 
-        if sentences is None:
-            sentences = torch.arange(len(task.prompt), device=task.prompt.device)
         prompts = self._prompt_paths()
-        self.beams = Beams(prompts, sentences)
+        self.beams = Beams(prompts, task.sentences)
         self.finished = FinishedTranslations(prompts, self.fill)
         self.num_new = 0  # The number of new tokens in each beam.
-        self.is_over = False
         # Skip the handling of ended candidates in steps without ended candidates. Skip the stopping rule
         # until the first candidate has ended. Skip nothing on a GPU, because a check whether a candidate has
         # ended would make the CPU wait for the GPU. With sampling, each step must sort the candidates.
@@ -217,18 +200,20 @@ class BeamSearch:
         is_direct = not self.task.has_user_code and all(decoder.is_direct for decoder in self.decoders)
         with torch.inference_mode() if is_direct else nullcontext():
             logits = [decoder.start(input_ids) for decoder in self.decoders]
-            while self.task.goes_on(self.is_over):
+            is_over = False
+            while self.task.goes_on(is_over):
                 if self.num_new > 0:
                     sequences = self.beams.sequences
                     parents = self.beams.parents
                     logits = [decoder.step(sequences, parents) for decoder in self.decoders]
-                if not self.is_over:
-                    self._take_step(logits)
+                if not is_over:
+                    is_over = self._take_step(logits)
             self.reader.finish()
 
-    def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
-        """Run parts 2 to 5 of a step (see the top of this file). `logits` contains a tensor for each model:
-        [N, K, V], or [N, 1, V] if one row applies to all beams of a sentence.
+    def _take_step(self, logits: Sequence[torch.Tensor]) -> bool:
+        """Run parts 2 to 5 of a step (see the top of this file). Return True if the search is over. `logits`
+        contains a tensor for each model: [N, K, V], or [N, 1, V] if one row applies to all beams of a
+        sentence.
         """
         beams = self.beams
         was_open = beams.is_open
@@ -245,13 +230,14 @@ class BeamSearch:
         # Part 4: end the search for each sentence whose results are final.
         continues = self._close_sentences(candidates, ended)
         num_open = self.reader.read(checked, beams.sentences, was_open, continues)
-        self.is_over = num_open == 0 or self.num_new >= self.last_limit
+        is_over = num_open == 0 or self.num_new >= self.last_limit
         # Part 5: continue with the best candidates that have not ended.
         beams.replace(candidates, paths, ended if some_ended else None)
         # Remove the sentences whose search has ended only when they are at least an eighth of the batch,
         # because a removal copies all other sentences.
-        if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(beams.sentences):
+        if self.may_remove_sentences and not is_over and 8 * num_open <= 7 * len(beams.sentences):
             self._remove_closed_sentences(num_open)
+        return is_over
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Apply the logits processors, and return the log-probabilities [N, K or 1, V]. To check for NaN,
@@ -290,11 +276,10 @@ class BeamSearch:
         beams, ...].
 
         Sentences that were removed from the batch keep their rows, filled with zeros, so that the row index
-        of a beam never changes. If `rows_per_sentence` is set, each call receives exactly `rows_per_sentence`
-        rows per sentence.
+        of a beam never changes. See also `SearchTask.rows_per_sentence`.
         """
         num_sentences = len(self.task.prompt)
-        size = self.rows_per_sentence or values[0].shape[1]
+        size = self.task.rows_per_sentence or values[0].shape[1]
         parts = []
         for of_beams in zip(*(value.split(size, dim=1) for value in values), strict=True):
             rows = []

@@ -11,7 +11,7 @@ This file is saved with every checkpoint because the config and the search check
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +31,6 @@ PAPER_SYMBOLS = {
 def nearest_name(name: Any, known: Iterable[str]) -> str:
     """Return the name in the non-empty list `known` whose spelling is most similar to `name`."""
     return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
-
-
-def value_of(settings: Any, name: str) -> Any:
-    """Return `settings[name]` for a mapping, or `settings.name` for another object. Return None if the name
-    is missing.
-    """
-    return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
 
 def is_int(value: Any, least: int = 0) -> bool:

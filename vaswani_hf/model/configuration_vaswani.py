@@ -1,7 +1,8 @@
 """Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
-This file has five parts: the rules for the values of fields, the class `VaswaniConfig`, the field names that a
-config accepts, the names of files that are saved with a checkpoint, and functions that read special token ids.
+This file has five parts: the rules for the values of fields, the class `VaswaniConfig`, the field names that
+a config accepts, the names of files that are saved with a checkpoint, and functions that also accept models
+from other libraries.
 
 This file is saved with every checkpoint because transformers reads config.json with this file. transformers
 also loads the code files that this file imports.
@@ -142,6 +143,14 @@ class VaswaniConfig(PreTrainedConfig):
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
+    }
+    # Maps the name of each Auto class to the class ("module.class") that transformers loads for the config.
+    # The dict is saved in config.json, so that transformers can load the class with `trust_remote_code=True`
+    # if the package is not installed.
+    auto_classes = {
+        "AutoConfig": "configuration_vaswani.VaswaniConfig",
+        "AutoModel": "modeling_vaswani.VaswaniModel",
+        "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
     }
 
     # The help texts of the fields become the section "Args" of the docstring.
@@ -479,7 +488,7 @@ class VaswaniConfig(PreTrainedConfig):
         Raises:
             ValueError: If two fields contradict each other.
         """
-        for stack in ("encoder", "decoder"):
+        for stack in self.stacks:
             heads = getattr(self, f"{stack}_attention_heads")
             if None in (self.d_k, self.d_v) and self.d_model % heads:
                 raise InvalidValueError(
@@ -523,6 +532,11 @@ class VaswaniConfig(PreTrainedConfig):
             raise InvalidValueError(
                 f"`{name}` must be smaller than the {side} vocabulary of {size} classes, but is {token_id}."
             )
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The names of the stacks of the model."""
+        return ("encoder", "decoder")
 
     def norm_position_of(self, is_decoder: bool) -> str:
         """Return the norm position ("post" or "pre") of the decoder if `is_decoder` is True, else of the
@@ -616,7 +630,7 @@ class VaswaniConfig(PreTrainedConfig):
         # `output_attentions=True` with a fused attention implementation. config.json never contains the
         # attention implementation.
         saved._attn_implementation = None
-        saved.auto_map = self.auto_classes()
+        saved.auto_map = dict(self.auto_classes)
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
         if self.user_classes():
@@ -636,12 +650,6 @@ class VaswaniConfig(PreTrainedConfig):
                 )
         super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
 
-    def auto_classes(self) -> dict[str, str]:
-        """Return a dict that maps the name of each Auto class to the class ("module.class") that transformers
-        loads for this config.
-        """
-        return dict(AUTO_MAP)
-
     def user_classes(self) -> list[type]:
         """Return the classes defined by users that the config needs: registered classes, and the config class
         itself.
@@ -652,7 +660,7 @@ class VaswaniConfig(PreTrainedConfig):
     @property
     def _package_class(self) -> type:
         """The config class of the package: `type(self)`, or the base class of a user's config class."""
-        name = self.auto_classes()["AutoConfig"].partition(".")[2]
+        name = self.auto_classes["AutoConfig"].partition(".")[2]
         return next(kind for kind in type(self).__mro__ if kind.__name__ == name)
 
 
@@ -736,15 +744,8 @@ def _remedy(name: str, value: Any) -> str:
     )
 
 
-# The names of the Python files, the classes and the tokenizer folder that are saved with a checkpoint.
+# The names of the Python files and the tokenizer folder that are saved with a checkpoint.
 
-# The classes that transformers loads with `trust_remote_code=True` if the package is not installed.
-# `AUTO_MAP` is saved in config.json.
-AUTO_MAP = {
-    "AutoConfig": "configuration_vaswani.VaswaniConfig",
-    "AutoModel": "modeling_vaswani.VaswaniModel",
-    "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
-}
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
@@ -760,8 +761,12 @@ from .pipeline_vaswani import TranslationPipeline
 TARGET_FOLDER = "target_tokenizer"
 
 
-# Functions that read the special token ids of a config. The functions also accept configs of models from
-# other libraries.
+# Functions that also accept models from other libraries, or their configs.
+
+
+def is_vaswani(model: Any) -> bool:
+    """Return True for an encoder-decoder model of this package, and False for a model of another library."""
+    return model.config.model_type == VaswaniConfig.model_type
 
 
 def eos_token_ids(config: Any) -> list[int]:

@@ -4,8 +4,7 @@ glossary. The file implements step 3 of a translation (translator_vaswani descri
 This file is saved with every checkpoint because the translator assigns constraints with this file.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import GenerationConfig
@@ -13,7 +12,7 @@ from transformers.utils import logging
 
 from .backend_vaswani import Backend, Segment, language_token
 from .generation_vaswani import config_with
-from .inputs_vaswani import TranslationOptions
+from .glossary_vaswani import Glossary
 from .length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
 from .phrases_vaswani import forbidden_tokens, has_ordinary_tokens, repeated_ngram
 from .requests_vaswani import Request
@@ -23,8 +22,12 @@ logger = logging.get_logger(__name__)
 
 # The settings that can make a term of a glossary impossible.
 _TERM_SETTINGS = (
-    *("bad_words_ids", "suppress_tokens", "no_repeat_ngram_size"),
-    *("eos_token_id", "pad_token_id", "decoder_start_token_id"),
+    "bad_words_ids",
+    "suppress_tokens",
+    "no_repeat_ngram_size",
+    "eos_token_id",
+    "pad_token_id",
+    "decoder_start_token_id",
     *LENGTH_SETTINGS,
 )
 
@@ -39,23 +42,21 @@ class ConstraintAssigner:
     def assign(self, segments: list[Segment], request: Request) -> None:
         """Assign the target prefix of a text to its first segment, and each required phrase to one segment."""
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
-        segments[0].forced_text = request.target_prefix
+        segments[0].prefix_text = request.target_prefix
         if not request.must_contain:
             return
         phrases_of = assign_phrases(request.must_contain, [segment.text for segment in segments])
         for segment, phrases in zip(segments, phrases_of, strict=True):
             segment.phrases = [phrase_token_ids(phrase, self.target_tokenizer) for phrase in phrases]
             segment.phrase_texts = phrases
-            segment.forced_text = " ".join([segment.forced_text, *phrases])
 
-    def add_terms(self, segment: Segment, options: TranslationOptions) -> None:
+    def add_terms(self, segment: Segment, terms: Glossary, settings: Mapping[str, Any]) -> None:
         """Add target terms of the glossary to the required phrases of a segment. Ignore a term that
-        contradicts another search setting, or is too long for the translation.
+        contradicts another setting of the search in `settings`, or is too long for the translation.
         """
-        assert options.terms is not None
-        config = config_with(_TERM_SETTINGS, options.generate, self.backend.generation_config)
+        config = config_with(_TERM_SETTINGS, settings, self.backend.generation_config)
         room = self._room_for_terms(segment, config)
-        for phrase in options.terms.phrases(segment.text):
+        for phrase in terms.phrases(segment.text):
             token_ids = phrase_token_ids(phrase, self.target_tokenizer)
             obstacle = self._obstacle_to_term(token_ids, room, config)
             if obstacle is not None:
@@ -67,13 +68,11 @@ class ConstraintAssigner:
                 room -= len(token_ids)
                 segment.phrases = [*segment.phrases, token_ids]
                 segment.phrase_texts = [*segment.phrase_texts, phrase]
-                segment.forced_text = f"{segment.forced_text} {phrase}"
 
     def _room_for_terms(self, segment: Segment, config: GenerationConfig) -> int:
         """Return the number of tokens that glossary terms can occupy in the translation of a segment."""
         prompt_length = 1 + len(segment.prefix)
-        num_positions = self.backend.max_positions or math.inf
-        longest = max_new_tokens_of(config, len(segment.token_ids), prompt_length, num_positions)
+        longest = max_new_tokens_of(config, len(segment.token_ids), prompt_length, self.backend.max_positions)
         num_others = len(language_token(segment)) + sum(map(len, segment.phrases))
         # Subtract 1 for `</s>`.
         return max(0, longest - num_others - 1)

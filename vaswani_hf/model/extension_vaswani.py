@@ -78,7 +78,12 @@ class Registry:
 ATTENTIONS = Registry(
     "register_attention",
     "attention_vaswani",
-    *("scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive"),
+    "scaled_dot",
+    "dot",
+    "dot_mean",
+    "general",
+    "additive_linear",
+    "additive",
 )
 POSITION_ENCODINGS = Registry(
     "register_position_encoding", "modeling_vaswani", "sinusoidal", "learned", "none"
@@ -143,7 +148,7 @@ def fields_of_subclass(cls: type, base: type, known: set[str]) -> dict[str, Any]
         for name in [*annotations, *names]:
             annotation = annotations.get(name)
             is_field = ClassVar not in (annotation, get_origin(annotation)) and not name.startswith("_")
-            if is_field and name not in known and not hasattr(PreTrainedConfig, name):
+            if is_field and name not in known and not hasattr(base, name):
                 added.setdefault(name, annotations.get(name, Any))
     return added
 
@@ -283,41 +288,54 @@ def save_user_code(config: Any, base: type, folder: Path) -> None:
     Python file that registers the user's classes. After the call, `auto_map` of the config names the entry
     module. `base` is the config class of this package.
     """
-    kind = type(config)
-    references = dict(config.auto_map)
-    others: list[type] = []
-    if kind is not base:
-        # Look for the model class in the file of the user's config class. transformers refuses a model class
-        # of the package, because the `config_class` of the model must be the user's config class.
-        architecture = (config.architectures or [""])[0]
-        model_class = vars(sys.modules[kind.__module__]).get(architecture, base)
-        bases = {parent.__name__ for parent in model_class.__mro__}
-        others = [kind, model_class] if model_class is not base else [kind]
-        names = {auto: architecture for auto, name in references.items() if name.partition(".")[2] in bases}
-        names["AutoConfig"] = kind.__name__
-        references = {}
-    else:
-        names = {auto: name.partition(".")[2] for auto, name in references.items()}
+    registered = registered_names(config)
+    classes = [registry.classes[name] for registry, name in registered]
+    auto_map = config.auto_map
+    if type(config) is not base:
+        of_user = _auto_classes_of_user(config)
+        classes += of_user.values()
+        auto_map = {auto: _reference(kind) for auto, kind in of_user.items()}
+    _copy_files_of(classes, folder)
     pipelines = getattr(config, "custom_pipelines", {})
-    imported = [*references.values(), *(pipeline["impl"] for pipeline in pipelines.values())]
-    _write_user_files(folder, registered_names(config), others, imported)
-    config.auto_map = {auto: f"{ENTRY}.{name}" for auto, name in names.items()}
+    references = {*auto_map.values(), *map(_reference, classes)}
+    references |= {pipeline["impl"] for pipeline in pipelines.values()}
+    _write_entry_module(folder, references, registered)
+    config.auto_map = {auto: _in_entry_module(reference) for auto, reference in auto_map.items()}
     for pipeline in pipelines.values():
-        pipeline["impl"] = f"{ENTRY}.{pipeline['impl'].partition('.')[2]}"
+        pipeline["impl"] = _in_entry_module(pipeline["impl"])
 
 
-def _write_user_files(
-    folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
-) -> None:
-    """Copy the Python files of user-defined classes into a checkpoint, and write the module that registers
-    the classes.
+def _auto_classes_of_user(config: Any) -> dict[str, type]:
+    """Map the names of Auto classes to the user's config class and to the user's model class.
 
-    `others` contains the user's config class and model class. `references` contains the names of the
-    package's classes that transformers loads from the checkpoint, such as "modeling_vaswani.VaswaniModel".
+    Look for the model class in the file of the user's config class. transformers refuses a model class of the
+    package, because the `config_class` of the model must be the user's config class.
     """
-    kinds = [registry.classes[name] for registry, name in registered] + [*others]
+    kind = type(config)
+    found = {"AutoConfig": kind}
+    architecture = (config.architectures or [""])[0]
+    model_class = vars(sys.modules[kind.__module__]).get(architecture)
+    if model_class is not None:
+        bases = {parent.__name__ for parent in model_class.__mro__}
+        found |= {
+            auto: model_class for auto, name in config.auto_map.items() if name.partition(".")[2] in bases
+        }
+    return found
+
+
+def _reference(kind: type) -> str:
+    """Return the name of a class in a checkpoint, such as "modeling_vaswani.VaswaniModel"."""
+    return f"{module_of(kind)}.{kind.__name__}"
+
+
+def _in_entry_module(reference: str) -> str:
+    return f"{ENTRY}.{reference.partition('.')[2]}"
+
+
+def _copy_files_of(classes: Iterable[type], folder: Path) -> None:
+    """Copy the Python files of the user's classes into a checkpoint."""
     sources: dict[str, str] = {}
-    for kind in kinds:
+    for kind in classes:
         module = module_of(kind)
         if module in _travelling_modules():
             continue
@@ -327,16 +345,23 @@ def _write_user_files(
                 f"Two different files that define classes of this model have the name {module}.py; rename "
                 "one of the files."
             )
+    for module, source in sources.items():
+        (folder / f"{module}.py").write_text(source, encoding="utf-8")
+
+
+def _write_entry_module(
+    folder: Path, references: Iterable[str], registered: list[tuple[Registry, str]]
+) -> None:
+    """Write the module that registers the user's classes. `references` contains the names of the classes that
+    the module imports, such as "modeling_vaswani.VaswaniModel".
+    """
     imported = {tuple(reference.split(".")) for reference in references}
-    imported |= {(module_of(kind), kind.__name__) for kind in kinds}
     imported |= {(registry.home, registry.function) for registry, _ in registered}
-    lines = [f"from .{module} import {name}\n" for module, name in sorted(imported)]
+    imports = [f"from .{module} import {name}\n" for module, name in sorted(imported)]
     calls = [
         f'{registry.function}("{name}", {registry.classes[name].__name__})\n' for registry, name in registered
     ]
     title = '"""Registers the classes of users that this checkpoint needs. Written by `save_pretrained`."""\n'
     (folder / f"{ENTRY}.py").write_text(
-        "".join([title, "\n", *lines, "\n" if calls else "", *calls]), encoding="utf-8"
+        "".join([title, "\n", *imports, "\n" if calls else "", *calls]), encoding="utf-8"
     )
-    for module, source in sources.items():
-        (folder / f"{module}.py").write_text(source, encoding="utf-8")

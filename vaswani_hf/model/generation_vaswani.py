@@ -51,7 +51,6 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, SearchTask
-from .checks_vaswani import value_of
 from .configuration_vaswani import decoder_start_token_id
 from .ensemble_vaswani import add_ensemble, checked_models
 from .errors_vaswani import InvalidValueError
@@ -240,7 +239,7 @@ class VaswaniGeneration(GenerationMixin):
         # time, because a streamer waits for each token anyway.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
-        left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(0.0, None), at_once)
+        left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(), at_once)
         processors = LogitsProcessorList([*logits_processor])
         if not generation_config.remove_invalid_values:
             processors.insert(0, finite)
@@ -259,14 +258,15 @@ class VaswaniGeneration(GenerationMixin):
     ) -> tuple[GenerationConfig, dict[str, Any]]:
         """Complete the settings of a call, and prepare the inputs of the model."""
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
-        given = (kwargs, generation_config, self.generation_config)
-        for settings in given:
+        configs = (generation_config, self.generation_config)
+        for settings in (kwargs, *configs):
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
             # Remove transformers' default value of a length setting that neither the call nor the checkpoint
             # sets.
-            if all(value_of(settings, name) is None for settings in given):
+            values = [kwargs.get(name), *(getattr(given, name, None) for given in configs)]
+            if all(value is None for value in values):
                 setattr(config, name, None)
         vars(config).update(fields)
         if "output_attentions" not in kwargs:
@@ -334,14 +334,16 @@ class VaswaniGeneration(GenerationMixin):
         # Compute the length limit of the batch from the padded source length, because no source has more
         # tokens than the padded length.
         padded_length = self._source_length(source, model_kwargs)
-        longest = max_new_tokens_of(config, padded_length, prompt_length, self.config.num_positions)
+        num_positions = self.config.num_positions
+        limit_of = partial(
+            max_new_tokens_of, config, prompt_length=prompt_length, num_positions=num_positions
+        )
+        longest = limit_of(padded_length)
         lengths = None
         mask = model_kwargs.get("attention_mask")
         if mask is not None and depends_on_source(config):
-            limits = []
-            for source_length in (mask != 0).sum(dim=1).tolist():
-                limit = max_new_tokens_of(config, source_length, prompt_length, self.config.num_positions)
-                limits.append(prompt_length + limit)
+            source_lengths = (mask != 0).sum(dim=1).tolist()
+            limits = [prompt_length + limit_of(source_length) for source_length in source_lengths]
             lengths = torch.tensor(limits, device=mask.device)
         set_max_new_tokens(config, longest, prompt_length)
         return lengths
@@ -570,12 +572,14 @@ class SearchMethod:
         return SearchTask(
             models=[model],
             inputs=[inputs],
+            sentences=torch.arange(len(prompt), device=prompt.device),
             prompt=prompt,
             limits=limits - prompt.shape[1],
             source_mask=inputs.get("attention_mask") if model.config.is_encoder_decoder else None,
             processors=logits_processor,
             criteria=criteria,
             strategies=self.strategies,
+            has_user_code=bool(logits_processor or criteria or self.strategies.replaced),
             transformers_compatible=bool(
                 returns_more or self.synced_gpus or self.has_own_cache or has_other_inputs
             ),
@@ -604,15 +608,15 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
         outputs["encoder_hidden_states"] = (
             encoder_outputs.hidden_states if config.output_hidden_states else None
         )
-    if config.num_beams == 1 and encoder_outputs is not None:
-        return utils.GenerateEncoderDecoderOutput(**outputs)
-    if config.num_beams == 1:
-        return utils.GenerateDecoderOnlyOutput(**outputs)
-    outputs["sequences_scores"] = scores if config.output_scores else None
-    outputs["beam_indices"] = beam_indices
-    if encoder_outputs is not None:
-        return utils.GenerateBeamEncoderDecoderOutput(**outputs)
-    return utils.GenerateBeamDecoderOnlyOutput(**outputs)
+    is_greedy = config.num_beams == 1
+    if not is_greedy:
+        outputs["sequences_scores"] = scores if config.output_scores else None
+        outputs["beam_indices"] = beam_indices
+    if encoder_outputs is None:
+        kind = utils.GenerateDecoderOnlyOutput if is_greedy else utils.GenerateBeamDecoderOnlyOutput
+    else:
+        kind = utils.GenerateEncoderDecoderOutput if is_greedy else utils.GenerateBeamEncoderDecoderOutput
+    return kind(**outputs)
 
 
 def is_filled(value: Any) -> bool:

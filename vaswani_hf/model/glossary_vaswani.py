@@ -14,11 +14,14 @@ inflected words. Upper and lower case make no difference.
 This file is saved with every checkpoint because the translator reads glossaries with this file.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .errors_vaswani import InvalidValueError
+
+logger = logging.getLogger(__name__)
 
 # Common endings of inflected words in English, German and the Romance languages.
 _ENDINGS = frozenset(("", *"s es e n en er em ern ens ed d ing y ies ied x a o as os".split()))
@@ -122,7 +125,7 @@ def read_glossary(path: str) -> Glossary:
         if not any(columns):
             continue
         source = columns[0]
-        words = tuple(_words(source))
+        words = tuple(word.casefold() for word in _WORD.findall(source))
         if not words or len(columns) == 1 or any(columns[2:]):
             raise ValueError(
                 f"Line {number:,} of the glossary {path} must have a source term, a tab and a target term, "
@@ -131,18 +134,8 @@ def read_glossary(path: str) -> Glossary:
         target = "" if columns[1] == source else columns[1]
         earlier, earlier_number = terms.setdefault(words, (target, number))
         if earlier != target:
-            _warn(
+            logger.warning(
                 f"Lines {earlier_number:,} and {number:,} of the glossary {path} have different targets for "
                 f"{source!r}; line {number:,} is ignored."
             )
     return Glossary(Term(words, target) for words, (target, _) in terms.items())
-
-
-def _words(text: str) -> Sequence[str]:
-    return [word.casefold() for word in _WORD.findall(text)]
-
-
-def _warn(message: str) -> None:
-    import logging
-
-    logging.getLogger(__name__).warning(message)

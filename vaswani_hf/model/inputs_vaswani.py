@@ -35,7 +35,6 @@ from .checks_vaswani import (
     a_number,
     an_integer,
     one_of,
-    value_of,
 )
 from .errors_vaswani import InvalidValueError
 from .glossary_vaswani import Glossary, read_glossary
@@ -68,14 +67,14 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
+def check_options(values: Mapping[str, Any], kind: type, ignored: tuple[str, ...] = ()) -> None:
     """Check each value with the rule of the field that has the same name in the dataclass `kind`. None is
     valid.
     """
     for declared in fields(kind):
         if declared.name in ignored:
             continue
-        value = value_of(values, declared.name)
+        value = values.get(declared.name)
         if value is not None:
             declared.metadata["rule"].check(declared.name, value)
 
@@ -91,7 +90,7 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
     A config can contain sampling settings without `do_sample`, because a checkpoint can recommend settings
     for sampling. The error message writes `prefix`, such as "--", before the names of the settings.
     """
-    if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
+    if settings.get("do_sample") or getattr(settings.get("generation_config"), "do_sample", None):
         return
     for name in SAMPLING_SETTINGS:
         if settings.get(name) is not None:
@@ -220,10 +219,13 @@ SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
 
 def validate_search_fields(settings: Any) -> None:
     """Check the settings of `generate` in a dict or a config. Check sampling settings only if `do_sample` is
-    True.
+    True. None is valid.
     """
-    ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
-    check_options(settings, SearchSettings, ignored)
+    if settings is None:
+        return
+    values = settings if isinstance(settings, Mapping) else vars(settings)
+    ignored = () if values.get("do_sample") else SAMPLING_SETTINGS
+    check_options(values, SearchSettings, ignored)
 
 
 @dataclass(frozen=True)
@@ -269,6 +271,9 @@ class TranslationOptions:
         "file with a source term, a tab and a target term in each line; the translation of a text with the "
         "source term must contain the target term; an empty target term means that the source term is "
         "copied",
+    )
+    terms: Glossary | None = option(
+        None, "the terms of a glossary; by default the terms in the file `glossary`", command_line=False
     )
     min_confidence: float | None = option(
         None,
@@ -329,10 +334,9 @@ class TranslationOptions:
 
     def __post_init__(self):
         check_options(vars(self), type(self))
-        if isinstance(self.glossary, str):
-            # Replace the path by the terms in the file, so that a copy of the options in another process
-            # contains the terms.
-            object.__setattr__(self, "glossary", read_glossary(self.glossary))
+        if self.glossary is not None and self.terms is None:
+            # Read the file only once. A copy of the options, also in another process, contains the terms.
+            object.__setattr__(self, "terms", read_glossary(self.glossary))
         check_sampling(self.generate)
         validate_search_fields(self.generate)
         validate_search_fields(self.generate.get("generation_config"))
@@ -345,12 +349,6 @@ class TranslationOptions:
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
         return cls(**own, generate=options)
-
-    @property
-    def terms(self) -> Glossary | None:
-        """The terms of the glossary, or None without a glossary."""
-        glossary: Any = self.glossary
-        return glossary
 
     @property
     def is_scored(self) -> bool:

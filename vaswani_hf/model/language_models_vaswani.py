@@ -37,12 +37,12 @@ from .masks_vaswani import CACHE_NAME
 from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel
 from .pretrained_vaswani import tensor_parallel_plan
 
-_FILE = "language_models_vaswani"
 # Names of config fields, without the prefix `encoder_` or `decoder_`. For example, "layers" means the two
 # fields `encoder_layers` and `decoder_layers`. In a model with one stack, the encoder field and the decoder
 # field have the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
-_OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
+# The fields that have a fixed value in a model with one stack.
+_FIXED = {"share_encoder_decoder_embeddings": True, "is_encoder_decoder": False}
 
 
 class VaswaniStackConfig(VaswaniConfig):
@@ -53,24 +53,27 @@ class VaswaniStackConfig(VaswaniConfig):
     """
 
     model_type = "vaswani_stack"
-    # `stack` is "decoder" or "encoder". `code` contains the entries of `auto_map` for this config class.
+    # "decoder" or "encoder".
     stack: ClassVar[str] = "decoder"
-    code: ClassVar[dict[str, str]] = {}
     is_encoder_decoder: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OF_TWO_STACKS:
-            fixed = name != "is_encoder_decoder"
-            if value is not fixed:
+        if name in _FIXED:
+            if value is not _FIXED[name]:
                 raise InvalidValueError(
-                    f"`{name}` must be {fixed} for a model of one stack, but is {value!r}."
+                    f"`{name}` must be {_FIXED[name]} for a model of one stack, but is {value!r}."
                 )
+            # Skip the rule of `VaswaniConfig`, because the rule allows only True for `is_encoder_decoder`.
             PreTrainedConfig.__setattr__(self, name, value)
             return
         super().__setattr__(name, value)
         stack, _, part = self.attribute_map.get(name, name).partition("_")
         if stack == self.stack and part in _OF_EACH_STACK:
             super().__setattr__(f"{self._other_stack}_{part}", value)
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        return (self.stack,)
 
     @property
     def _other_stack(self) -> str:
@@ -83,13 +86,6 @@ class VaswaniStackConfig(VaswaniConfig):
             setattr(self, f"{self.stack}_{part}", getattr(self, f"{self.stack}_{part}"))
         self.decoder_vocab_size = self.vocab_size
         super().__post_init__(**kwargs)
-
-    def validate_architecture(self) -> None:
-        """Check the fields. Error messages name only fields of the model's stack (encoder or decoder)."""
-        try:
-            super().validate_architecture()
-        except ValueError as error:
-            raise InvalidValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict for JSON, without the fields of the other stack and of encoder-decoder
@@ -115,9 +111,6 @@ class VaswaniStackConfig(VaswaniConfig):
             fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
         return cls(**fields)
 
-    def auto_classes(self) -> dict[str, str]:
-        return {auto: f"{_FILE}.{name}" for auto, name in self.code.items()}
-
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
     """Describes the architecture of a decoder-only model. Set the size of the decoder with fields such as
@@ -132,10 +125,10 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
     model_type = "vaswani_decoder"
     stack: ClassVar[str] = "decoder"
-    code: ClassVar[dict[str, str]] = {
-        "AutoConfig": "VaswaniDecoderConfig",
-        "AutoModel": "VaswaniDecoderModel",
-        "AutoModelForCausalLM": "VaswaniForCausalLM",
+    auto_classes = {
+        "AutoConfig": "language_models_vaswani.VaswaniDecoderConfig",
+        "AutoModel": "language_models_vaswani.VaswaniDecoderModel",
+        "AutoModelForCausalLM": "language_models_vaswani.VaswaniForCausalLM",
     }
     attribute_map = {
         "hidden_size": "d_model",
@@ -157,10 +150,10 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
 
     model_type = "vaswani_encoder"
     stack: ClassVar[str] = "encoder"
-    code: ClassVar[dict[str, str]] = {
-        "AutoConfig": "VaswaniEncoderConfig",
-        "AutoModel": "VaswaniEncoderModel",
-        "AutoModelForMaskedLM": "VaswaniForMaskedLM",
+    auto_classes = {
+        "AutoConfig": "language_models_vaswani.VaswaniEncoderConfig",
+        "AutoModel": "language_models_vaswani.VaswaniEncoderModel",
+        "AutoModelForMaskedLM": "language_models_vaswani.VaswaniForMaskedLM",
     }
 
 
@@ -199,19 +192,7 @@ class _LanguageModel(VaswaniHeadModel):
             {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tie_word_embeddings else {}
         )
         self.post_init()
-        if self.config.tie_word_embeddings:
-            # Tie the weights in the constructor, because transformers ties the weights of a model on the meta
-            # device only after FSDP2 has sharded the model.
-            self.lm_head.weight = self.model.embed_tokens.weight
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.model.embed_tokens = value
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
+        self._tie_output_projection(self.model.embed_tokens)
 
 
 @fast_path("forward")

@@ -176,36 +176,17 @@ def _self_attention_mask(
         # for flex attention would compare indices in the padded row instead of positions of tokens.
         mask = window_mask(attention, inputs_embeds, attention_mask, cache, is_recorded)
         return additive_mask(mask, inputs_embeds.dtype)
-    return _transformers_mask(attention, implementation, inputs_embeds, attention_mask, cache)
-
-
-def _transformers_mask(
-    attention: Any,
-    implementation: str,
-    inputs_embeds: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    cache: Cache | None,
-) -> Any:
-    """Create a mask of self-attention with transformers. The mask also hides the tokens that `local_mask` of
-    `attention` hides.
-    """
-    config = _config_for(attention, implementation)
     allowed = attention.local_mask
-    and_mask = None if allowed is None else lambda batch, head, query, key: allowed(query, key)
+    arguments = {
+        "config": _config_for(attention, implementation),
+        "inputs_embeds": inputs_embeds,
+        "attention_mask": attention_mask,
+        # Also hide the tokens that `local_mask` hides.
+        "and_mask_function": None if allowed is None else lambda batch, head, query, key: allowed(query, key),
+    }
     if not attention.is_causal:
-        return create_bidirectional_mask(
-            config=config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            and_mask_function=and_mask,
-        )
-    return create_causal_mask(
-        config=config,
-        inputs_embeds=inputs_embeds,
-        attention_mask=attention_mask,
-        **{CACHE_NAME: cache},
-        and_mask_function=and_mask,
-    )
+        return create_bidirectional_mask(**arguments)
+    return create_causal_mask(**arguments, **{CACHE_NAME: cache})
 
 
 def _config_for(attention: Any, implementation: str) -> Any:

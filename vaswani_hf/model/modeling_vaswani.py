@@ -176,8 +176,8 @@ def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> No
 
 def _position_encoding(config: VaswaniConfig) -> nn.Module:
     name = config.position_embedding
-    table = _BUILT_IN_POSITIONS if name in _BUILT_IN_POSITIONS else POSITION_ENCODINGS.classes
-    return table[name](config)
+    encoding_class = _BUILT_IN_POSITIONS.get(name) or POSITION_ENCODINGS.classes[name]
+    return encoding_class(config)
 
 
 @fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
@@ -622,9 +622,15 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
+    def _tie_output_projection(self, embedding: nn.Embedding) -> None:
+        # Constructors call this method, because transformers ties the weights of a model on the meta device
+        # only after FSDP2 has sharded the model.
+        if self.config.tie_word_embeddings:
+            self.lm_head.weight = embedding.weight
+
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, T, V] for states [B, T, D]. See `excluded_class` for `<pad>`."""
-        return self._project(hidden_states, self.excluded_class(0.0, None))
+        return self._project(hidden_states, self.excluded_class())
 
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
         logits = self.lm_head(hidden_states)  # [B, T, V]
@@ -670,14 +676,18 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         """Return states [B, T, D] and weights [V, D] whose product `states @ weight.T` is the logits. A bias
         becomes an additional feature of the weights, and the states get a feature with the value 1.
         """
-        weight, bias = self.lm_head.weight, self.lm_head.bias
+        weight = self.lm_head.weight
+        bias = self.lm_head.bias
         if bias is None:
             return hidden_states, weight
         ones = hidden_states.new_ones(*hidden_states.shape[:-1], 1)
         return torch.cat((hidden_states, ones), dim=-1), torch.cat((weight, bias.unsqueeze(1)), dim=1)
 
-    def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
-        """Return the id of the padding token if the model must give `<pad>` the probability 0, else None."""
+    def excluded_class(self, smoothing: float = 0.0, labels: torch.Tensor | None = None) -> int | None:
+        """Return the id of the padding token if the model must give `<pad>` the probability 0, else None.
+        `smoothing` and `labels` are the label smoothing and the labels of the loss. Leave out both arguments
+        if no loss is computed, as in the search.
+        """
         if self._padding_is_end():
             return None
         if self.config.zero_start_embedding:
@@ -729,10 +739,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             target = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
             self._tied_weights_keys["lm_head.weight"] = f"model.{target}.weight"
         self.post_init()
-        if config.tie_word_embeddings:
-            # Tie the weights in the constructor, because transformers ties the weights of a model on the meta
-            # device only after FSDP2 has sharded the model.
-            self.lm_head.weight = self.model.decoder.embed_tokens.weight
+        self._tie_output_projection(self.model.decoder.embed_tokens)
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output projection. Return None if accelerate uses FSDP and the projection is tied to a

@@ -12,10 +12,9 @@ phrases as possible. The file phrases_vaswani checks the phrases before the sear
 This file is saved with every checkpoint because `generate(must_contain=...)` runs the grid beam search of
 this file.
 
-In this file, an option is a possible next token of a beam. In tensor shapes, F is the number of phrases per
-sentence, and L the number of tokens of the longest phrase. O is the number of options (possible next tokens)
-per beam. The docstring of the file beam_search_vaswani explains the other letters in tensor shapes, such as N
-and K.
+In tensor shapes, F is the number of phrases per sentence, and L the number of tokens of the longest phrase. O
+is the number of candidates (possible next tokens) per beam that `PhraseCandidates` compares. The docstring of
+the file beam_search_vaswani explains the other letters in tensor shapes, such as N and K.
 """
 
 import copy
@@ -95,27 +94,24 @@ def _grid_search(
     phrases = _fit_phrases_of_batch(task, config, wanted)
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
-    rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # Use the normal stopping rule for sentences without phrases. With one beam, stop at the first `</s>`, as
-    # greedy search does.
-    has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
-    rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
-    # If a sentence has required phrases, the stopping rule must consider all possible lengths of a
-    # translation. A beam that lacks a phrase cannot end at the current length, only at a greater length.
-    rule.considers_all_lengths |= ~has_none
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
     inputs = [_select_inputs(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
-    found = BeamSearch(
-        replace(task, inputs=inputs),
-        grid,
+    strategies = replace(
+        task.strategies,
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
-        stopping_rule=rule,
+        stopping_rule=PhraseStopping(config, phrases, device),
+    )
+    grid_task = replace(
+        task,
+        inputs=inputs,
         sentences=sentences,
+        strategies=strategies,
         # Some logits processors need exactly `config.num_beams` rows per sentence.
         rows_per_sentence=config.num_beams,
     )
+    found = BeamSearch(grid_task, grid)
     found.run()
     if search.may_remove_sentences:
         others = torch.ones(num_sentences, dtype=torch.bool, device=device)
@@ -169,6 +165,24 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
     return limits - (is_longest & has_forced_end).long()
 
 
+class PhraseStopping(EarlyStopping):
+    """The stopping rule of grid beam search. `config.num_beams` is the number of beams for each number of
+    missing phrase tokens.
+    """
+
+    def __init__(
+        self, config: GenerationConfig, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device
+    ):
+        super().__init__(config, len(phrases), num_counted=config.num_beams, device=device)
+        # Use the normal stopping rule for sentences without phrases. With one beam, stop at the first `</s>`,
+        # as greedy search does.
+        has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
+        self.stops_when_full = has_none & (self.stops_when_full | (config.num_beams == 1))
+        # If a sentence has required phrases, the stopping rule must consider all possible lengths of a
+        # translation. A beam that lacks a phrase cannot end at the current length, only at a greater length.
+        self.considers_all_lengths |= ~has_none
+
+
 class PhraseCandidates(CandidateSelection):
     """The candidate selection of grid beam search. `PhraseCandidates` keeps `num_kept` beams for each number
     of missing phrase tokens. `config.num_beams` is the total number K of beams.
@@ -184,12 +198,12 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # Consider more than `num_kept` next tokens, so that at least `num_kept` next tokens are neither end
-        # tokens nor tokens of phrases.
+        # Compare more than `num_kept` next tokens of each beam, so that at least `num_kept` next tokens are
+        # neither end tokens nor tokens of phrases.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
-        options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
-        self.num_options = torch.tensor(options, device=device)  # [B]
-        self.most_options = max(options)
+        numbers = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
+        self.num_compared = torch.tensor(numbers, device=device)  # [B]
+        self.most_compared = max(numbers)
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
         self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
         # See `PhraseTables`. Unlike the beams, `matches` keeps the rows of sentences whose search has ended.
@@ -204,30 +218,30 @@ class PhraseCandidates(CandidateSelection):
             before = gather_beams(matches, beams.parents)
             matches = self.tables.advance(beams.sentences, before, beams.sequences[:, :, -1:]).squeeze(2)
             self.matches[beams.sentences] = matches
-        options = self._options(search, log_probs, matches)
-        options = options.take(options.scores.argsort(dim=1, descending=True, stable=True))
-        order, chosen = self._order(search, options).sort(dim=1, stable=True)
+        candidates = self._compared(search, log_probs, matches)
+        candidates = candidates.take(candidates.scores.argsort(dim=1, descending=True, stable=True))
+        order, chosen = self._order(search, candidates).sort(dim=1, stable=True)
         num_candidates = self.num_kept + search.num_beams
         is_nothing = order[:, :num_candidates] == 2
-        best = options.take(chosen[:, :num_candidates])
+        best = candidates.take(chosen[:, :num_candidates])
         return Candidates(
             best.scores.masked_fill(is_nothing, EMPTY_SCORE),
             best.parents.masked_fill(is_nothing, 0),
             best.tokens.masked_fill(is_nothing, max(search.fill, 0)),
         )
 
-    def _order(self, search: RunningSearch, options: "_Options") -> torch.Tensor:
-        """Return a number [N, K * O] for each option (possible next token of a beam): 0 if the option ends
-        the beam, 1 if the option continues the beam, 2 if the option is discarded. In `options`, the options
-        of each sentence must be sorted by score, best first.
+    def _order(self, search: RunningSearch, candidates: "_Compared") -> torch.Tensor:
+        """Return a number [N, K * O] for each candidate: 0 if the candidate ends, 1 if the candidate
+        continues, 2 if the candidate is discarded. The candidates of each sentence must be sorted by score,
+        best first.
         """
-        missing = options.missing
+        missing = candidates.missing
         is_last = search.limits.unsqueeze(1) <= search.num_new + 1
-        ends = is_last if search.eos is None else is_last | torch.isin(options.tokens, search.eos)
-        is_possible = exists(options.scores)
+        ends = is_last if search.eos is None else is_last | torch.isin(candidates.tokens, search.eos)
+        is_possible = exists(candidates.scores)
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank the options (possible next tokens) that continue a beam, best first. A possible next token
-        # competes only with next tokens that leave the same number of phrase tokens missing.
+        # Rank the candidates that continue, best first. A candidate competes only with candidates that lack
+        # the same number of phrase tokens.
         numbers = torch.arange(self.most_missing + 1, device=missing.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -235,48 +249,44 @@ class PhraseCandidates(CandidateSelection):
         is_kept = is_possible & torch.where(ends, is_complete_enough, is_good_enough)
         return torch.where(is_kept, 1 - ends.long(), 2)
 
-    def _options(self, search: RunningSearch, log_probs: torch.Tensor, matches: torch.Tensor) -> "_Options":
-        """Return the options (possible next tokens) of all beams.
+    def _compared(self, search: RunningSearch, log_probs: torch.Tensor, matches: torch.Tensor) -> "_Compared":
+        """Return the candidates of all beams that the search compares.
 
-        A possible next token gets the `EXCLUDED_SCORE` if the missing phrases do not fit between the token
-        and the length limit.
+        A candidate gets the `EXCLUDED_SCORE` if the missing phrases do not fit between the candidate and the
+        length limit.
         """
         sentences = search.beams.sentences
         total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]
-        scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
+        scores, tokens = total.topk(min(self.most_compared, total.shape[2]), dim=2)
         columns = torch.arange(tokens.shape[2], device=tokens.device)
-        is_option = (columns < self.num_options[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
-        # Always consider the next token of each phrase, even if the token is improbable.
+        is_compared = (columns < self.num_compared[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
+        # Always compare the next token of each phrase, even if the token is improbable.
         added = self.tables.next_tokens(sentences, matches)  # [N, K, F]
-        is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_option.unsqueeze(2)).any(dim=3)
+        is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_compared.unsqueeze(2)).any(dim=3)
         is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)
         scores = torch.cat((scores, total.gather(2, added.clamp(min=0))), dim=2)
-        is_option = torch.cat((is_option, (added >= 0) & ~is_known), dim=2)
+        is_compared = torch.cat((is_compared, (added >= 0) & ~is_known), dim=2)
         tokens = torch.cat((tokens, added.clamp(min=0)), dim=2)
         missing = self.tables.num_missing(sentences, self.tables.advance(sentences, matches, tokens))
         capacity = (self.capacity[sentences] - search.num_new - 1).view(-1, 1, 1)
         if search.eos is not None:
             capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
-        scores = scores.masked_fill(~is_option | (missing > capacity), EXCLUDED_SCORE)
+        scores = scores.masked_fill(~is_compared | (missing > capacity), EXCLUDED_SCORE)
         parents = torch.arange(search.num_beams, device=scores.device).view(1, -1, 1).expand_as(tokens)
-        return _Options(scores.flatten(1), parents.flatten(1), tokens.flatten(1), missing.flatten(1))
+        return _Compared(scores.flatten(1), parents.flatten(1), tokens.flatten(1), missing.flatten(1))
 
 
 @dataclass
-class _Options:
-    """The possible next tokens of the beams. `scores`, `parents` and `tokens` have the same meaning as in
-    `Candidates`. `missing` counts the phrase tokens that a beam still lacks after the beam is extended by the
-    next token. All tensors are [N, K * O], with O possible next tokens per beam.
+class _Compared(Candidates):
+    """The candidates that the search compares, and the number of phrase tokens that each candidate lacks. All
+    tensors are [N, K * O].
     """
 
-    scores: torch.Tensor
-    parents: torch.Tensor
-    tokens: torch.Tensor
     missing: torch.Tensor
 
-    def take(self, index: torch.Tensor) -> "_Options":
-        """Return the possible next tokens at the positions `index` [N, M] of the second dimension."""
-        return _Options(
+    def take(self, index: torch.Tensor) -> "_Compared":
+        """Return the candidates at the positions `index` [N, M] of the second dimension."""
+        return _Compared(
             self.scores.gather(1, index),
             self.parents.gather(1, index),
             self.tokens.gather(1, index),

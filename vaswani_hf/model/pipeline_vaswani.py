@@ -19,7 +19,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import fields
+from dataclasses import asdict, fields
 from itertools import islice, repeat
 from typing import Any
 
@@ -27,9 +27,9 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
-from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
+from .configuration_vaswani import TARGET_FOLDER, decoder_start_token_id, eos_token_ids, is_vaswani
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import is_filled, setting_of
+from .generation_vaswani import config_with, is_filled, setting_of
 from .inputs_vaswani import TranslationOptions
 from .requests_vaswani import Request, check_text
 from .tokenizing_vaswani import TOKENIZING, check_tokenizers
@@ -40,7 +40,6 @@ TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
 # The arguments of a pipeline call that determine the keys of the result dicts.
 _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
-_STARTS = ("decoder_start_token_id", "bos_token_id")
 
 
 class TranslationPipeline(Pipeline):
@@ -100,7 +99,7 @@ class TranslationPipeline(Pipeline):
         self.target_tokenizer: Any = target_tokenizer
         if target_tokenizer is None:
             self.target_tokenizer = _target_tokenizer(model, tokenizer, local_files_only)
-        if model.config.model_type == "vaswani":
+        if is_vaswani(model):
             check_tokenizers(model, tokenizer, self.target_tokenizer, model.name_or_path)
 
     def __call__(self, inputs: Any, *others: Any, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -144,17 +143,16 @@ class TranslationPipeline(Pipeline):
                 f"{1 + len(others)} arguments."
             )
         _, forward, postprocess = self._sanitize_parameters(**kwargs)
-        forward, postprocess = (
-            {**self._forward_params, **forward},
-            {**self._postprocess_params, **postprocess},
-        )
+        forward = {**self._forward_params, **forward}
+        postprocess = {**self._postprocess_params, **postprocess}
         forward["batch_size"] = forward.get("batch_size") or self._batch_size
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, Mapping)) and len(inputs) == 0:
             return []
         if isinstance(inputs, Dataset) and isinstance(inputs, Sized):
             dataset: Any = inputs
             inputs = map(dataset.__getitem__, range(len(dataset)))
-        target_prefix, must_contain = forward.pop("target_prefix", None), forward.pop("must_contain", None)
+        target_prefix = forward.pop("target_prefix", None)
+        must_contain = forward.pop("must_contain", None)
         if (is_filled(target_prefix) and target_prefix != "") or is_filled(must_contain):
             inputs = constrained_requests(inputs, target_prefix, must_contain)
         if _is_one_text(inputs):
@@ -216,7 +214,7 @@ class TranslationPipeline(Pipeline):
             task_settings=self._task_settings,
         )
         if not settings.get("batch_size"):
-            settings["batch_size"] = None if self.model.config.model_type == "vaswani" else 1
+            settings["batch_size"] = None if is_vaswani(self.model) else 1
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
         truncation = settings.pop("truncation", None)
         tokenize = {} if truncation is None else {"truncation": truncation}
@@ -229,11 +227,14 @@ class TranslationPipeline(Pipeline):
         names = {field.name for field in fields(TranslationOptions)}
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
-        starts = [setting_of(name, options.generate, self.model.generation_config) for name in _STARTS]
+        starts = config_with(
+            ("decoder_start_token_id", "bos_token_id"), options.generate, self.model.generation_config
+        )
+        start = decoder_start_token_id(starts)
         translations = translator.translations(
             model_inputs["requests"], options, model_inputs.get("first_line", 1)
         )
-        return {"translations": list(translations), "start": [i for i in starts if i is not None][:1]}
+        return {"translations": list(translations), "start": [] if start is None else [start]}
 
     def _stop_token_ids(self, text: Any) -> list[int]:
         check_text(text, "A stop sequence")
@@ -264,7 +265,12 @@ class TranslationPipeline(Pipeline):
                 record["translation_token_ids"] = torch.tensor(token_ids, dtype=torch.int64)
             if return_text or not return_tensors:
                 record["translation_text"] = translation.text
-            record |= translation.record(return_scores, return_alignments)
+            if return_scores:
+                record["score"] = translation.score
+                record["confidence"] = translation.confidence
+                record["words"] = [asdict(word) for word in translation.words or ()]
+            if return_alignments:
+                record["alignment"] = translation.alignment
             if translation.unmet_phrases:
                 record["unmet_phrases"] = translation.unmet_phrases
             records.append(record)
@@ -289,13 +295,12 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
         raise TypeError(
             f"`target_prefix` must be a str or a list of str, but is a {type(target_prefix).__name__}."
         )
-    if _is_one_text(inputs):
-        prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", None)
-        phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), None)
-        return Request(inputs, next(iter(prefixes)), next(iter(phrases)))
-    num_texts = len(inputs) if isinstance(inputs, Sequence) else None
+    is_one_text = _is_one_text(inputs)
+    num_texts = len(inputs) if isinstance(inputs, Sequence) and not is_one_text else None
     prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
     phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
+    if is_one_text:
+        return Request(inputs, next(iter(prefixes)), next(iter(phrases)))
     # Use `map` instead of a list comprehension, because the iterable of texts can be endless.
     requests = map(Request, inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
@@ -318,7 +323,7 @@ def _one_constraint_per_text(
 
 
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
-    if model.config.model_type != "vaswani":
+    if not is_vaswani(model):
         return tokenizer
     # A model with separate embeddings does not always have two tokenizers. `separate_vocabs` in the files of
     # the source tokenizer records whether there are two tokenizers.
@@ -327,12 +332,14 @@ def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any
         return tokenizer
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
     name = tokenizer.name_or_path
-    if model.origin is not None and not os.path.isdir(name) and name == model.name_or_path:
-        place["revision"] = model.origin.name
-    if model.origin is not None and (model.origin / TARGET_FOLDER).is_dir() and name == model.name_or_path:
+    origin = model.origin if name == model.name_or_path else None
+    if origin is not None and (origin / TARGET_FOLDER).is_dir():
         # Load the target tokenizer from the folder of the model, because this folder has the right revision,
         # and reading a folder needs no access token.
-        name, place = str(model.origin / TARGET_FOLDER), {}
+        name = str(origin / TARGET_FOLDER)
+        place = {}
+    elif origin is not None and not os.path.isdir(name):
+        place["revision"] = origin.name
     try:
         # Do not use AutoTokenizer, because AutoTokenizer requires a config.json in the tokenizer's folder.
         return PreTrainedTokenizerFast.from_pretrained(name, **place)

@@ -34,32 +34,6 @@ from .masks_vaswani import infer_mask
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
-class FromRepository:
-    """Mixin of models: `from_pretrained` stores the folder of the loaded model in `origin`."""
-
-    # A local folder, or the folder of a commit in the cache of huggingface_hub. None if unknown.
-    origin: Path | None = None
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        name = pretrained_model_name_or_path
-        loaded = super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        has_parameters = any(hasattr(module, "init_scores") for module in model.modules())
-        if has_parameters and model._tp_size not in (None, 1):
-            raise InvalidValueError(
-                "`tp_plan` must be left out, because attention scores with parameters are not split between "
-                "devices."
-            )
-        if name is None or kwargs.get("subfolder"):
-            return loaded
-        if os.path.isdir(name):
-            model.origin = Path(name).absolute()
-        else:
-            model.origin = _folder_in_cache(name, model.config, kwargs)
-        return loaded
-
-
 def _folder_in_cache(name: str, config: VaswaniConfig, options: Mapping[str, Any]) -> Path | None:
     """Return the folder of a loaded commit in the cache of huggingface_hub, or None.
 
@@ -82,7 +56,7 @@ def _folder_in_cache(name: str, config: VaswaniConfig, options: Mapping[str, Any
     return folder
 
 
-class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
+class VaswaniPreTrainedModel(PreTrainedModel):
     """Base class of all models. Initialises weights, ties weights, and infers masks from `<pad>`."""
 
     config: VaswaniConfig
@@ -96,11 +70,33 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+    # The folder from which `from_pretrained` loaded the model: a local folder, or the folder of a commit in
+    # the cache of huggingface_hub. None if unknown.
+    origin: Path | None = None
 
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
         # Check the config again, because its fields have perhaps changed since the config was created.
         config.validate_architecture()
         super().__init__(config, *inputs, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        name = pretrained_model_name_or_path
+        loaded = super().from_pretrained(name, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        has_parameters = any(hasattr(module, "init_scores") for module in model.modules())
+        if has_parameters and model._tp_size not in (None, 1):
+            raise InvalidValueError(
+                "`tp_plan` must be left out, because attention scores with parameters are not split between "
+                "devices."
+            )
+        if name is None or kwargs.get("subfolder"):
+            return loaded
+        if os.path.isdir(name):
+            model.origin = Path(name).absolute()
+        else:
+            model.origin = _folder_in_cache(name, model.config, kwargs)
+        return loaded
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

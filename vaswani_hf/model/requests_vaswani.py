@@ -11,7 +11,7 @@ This file is saved with every checkpoint because the translator reads texts with
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat, zip_longest
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from .errors_vaswani import InvalidValueError
@@ -84,27 +84,24 @@ def make_requests(
     must_contain: Iterable[Sequence[str] | None] | None,
 ) -> Iterator[Request | InvalidInput]:
     """Yield a `Request` or an `InvalidInput` for each line. All iterables must have the same length."""
-    missing = object()
-    prefixes = repeat(None) if target_prefixes is None else iter(target_prefixes)
-    phrases = repeat(None) if must_contain is None else iter(must_contain)
-    number = 0
-    for number, line in enumerate(lines, 1):
-        prefix = next(prefixes, missing)
-        of_line = next(phrases, missing)
-        for name, value in (("target_prefixes", prefix), ("must_contain", of_line)):
-            if value is missing:
+    columns = {"target_prefixes": target_prefixes, "must_contain": must_contain}
+    given = {name: entries for name, entries in columns.items() if entries is not None}
+    missing: Any = object()
+    for number, (line, *entries) in enumerate(zip_longest(lines, *given.values(), fillvalue=missing), 1):
+        of_line = dict(zip(given, entries, strict=True))
+        for name, entry in of_line.items():
+            if line is missing and entry is not missing:
+                raise InvalidValueError(
+                    f"`{name}` must hold one entry per line, but has more entries than the {number - 1:,} "
+                    "lines."
+                )
+            if entry is missing and line is not missing:
                 raise InvalidValueError(
                     f"`{name}` must hold one entry per line, but ends before line {number:,}."
                 )
-        yield try_parse(_make_request, number, line, prefix, of_line)
-    for name, given, rest in (
-        ("target_prefixes", target_prefixes, prefixes),
-        ("must_contain", must_contain, phrases),
-    ):
-        if given is not None and next(rest, missing) is not missing:
-            raise InvalidValueError(
-                f"`{name}` must hold one entry per line, but has more entries than the {number:,} lines."
-            )
+        yield try_parse(
+            _make_request, number, line, of_line.get("target_prefixes"), of_line.get("must_contain")
+        )
 
 
 def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:

@@ -113,18 +113,14 @@ class CandidateSelection(Protocol):
 
 
 def best_candidates(search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
-    """Choose the continuations with the highest scores: the default without `do_sample`."""
-    return top_candidates(log_probs, search.beams.scores[:, : log_probs.shape[1]], search.num_candidates)
-
-
-def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Return the `number` best candidates for the log-probabilities [N, K, V] of the next token and the
-    scores [N, K] of the beams. Missing candidates have the score `EMPTY_SCORE`.
+    """Choose the continuations with the highest scores: the default without `do_sample`.
 
     A large vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. The
     division into chunks halves the time, and does not change the result.
     """
+    number = search.num_candidates
     num_sentences, num_beams, num_classes = log_probs.shape
+    scores = search.beams.scores[:, :num_beams]
     size = chunk_size(num_classes)
     if size == 1 or num_beams * num_classes // size < number:
         return _top_of_all(log_probs, scores, number)
@@ -144,7 +140,9 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
 
 
 def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Return the best candidates without dividing the vocabulary into chunks."""
+    """Return the `number` best candidates for the log-probabilities [N, K, V] of the next token and the
+    scores [N, K] of the beams, without dividing the vocabulary into chunks.
+    """
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)
     best, index = total.topk(min(number, total.shape[1]))
@@ -166,18 +164,16 @@ def chunk_size(num_classes: int) -> int:
 
 
 def drawn_candidates(search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
-    """Draw continuations at random: the default with `do_sample`."""
-    return sample_candidates(log_probs, search.beams.scores[:, : log_probs.shape[1]], search.num_candidates)
-
-
-def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Draw candidates without replacement, in proportion to their probability. The result is not sorted."""
-    num_classes = log_probs.shape[2]
-    total = (log_probs + scores.unsqueeze(2)).flatten(1)  # [N, K * V]
+    """Draw continuations without replacement, in proportion to their probability: the default with
+    `do_sample`. The result is not sorted.
+    """
+    _, num_beams, num_classes = log_probs.shape
+    total = (log_probs + search.beams.scores[:, :num_beams].unsqueeze(2)).flatten(1)  # [N, K * V]
     probabilities = torch.softmax(total, dim=-1)
     # Do not call `torch.multinomial`, because `torch.multinomial` makes the CPU wait for the GPU to check the
     # probabilities.
-    index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
+    draws = probabilities / torch.empty_like(probabilities).exponential_()
+    index = draws.topk(search.num_candidates).indices
     return Candidates(total.gather(1, index), index // num_classes, index % num_classes)
 
 

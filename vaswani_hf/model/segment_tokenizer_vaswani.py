@@ -31,18 +31,20 @@ class SegmentTokenizer:
         self.first_ids = {*self.tags.values(), *self.languages.values()}
 
     def tag_of(self, text: str) -> str:
-        """Return the tag at the beginning of a text, such as ">>en<<", or an empty str."""
-        tag = TAG.match(text)
+        """Return the tag at the beginning of a text, such as ">>en<<", or an empty str. White space before the
+        tag is ignored.
+        """
+        tag = TAG.match(text.lstrip())
         return tag[0] if tag and tag[0] in self.tags else ""
 
     def start_of(self, text: str) -> int:
         """Return the position at which the text after the tag begins, or 0 for a text without a tag."""
-        tag = self.tag_of(text.lstrip())
+        tag = self.tag_of(text)
         return len(text) - len(text.lstrip().removeprefix(tag).lstrip()) if tag else 0
 
     def with_tag(self, text: str, language: str | None) -> str:
         """Put the tag of a target language before a text without a tag, if the tokenizer has tags."""
-        if language is None or not self.tags or not text.strip() or self.tag_of(text.lstrip()):
+        if language is None or not self.tags or not text.strip() or self.tag_of(text):
             return text
         tag = f">>{language}<<"
         if tag not in self.tags:

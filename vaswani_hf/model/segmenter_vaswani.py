@@ -40,7 +40,7 @@ class Segmenter:
     @property
     def max_length(self) -> int:
         """The maximum number of tokens in a segment."""
-        if self.backend.max_positions is None:
+        if not self.backend.is_vaswani:
             return NO_LIMIT
         limits: list[Any] = [self.tokenizer.tokenizer.model_max_length, self.backend.max_positions]
         return min((limit for limit in limits if limit < NO_LIMIT), default=DEFAULT_MAX_LENGTH)
@@ -90,7 +90,7 @@ class Segmenter:
             between = [request.target_prefix.strip()]
         if options.terms is not None:
             for piece in pieces:
-                self.constraints.add_terms(piece, options)
+                self.constraints.add_terms(piece, options.terms, options.generate)
         return Layout(pieces, between)
 
     def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:

@@ -106,17 +106,6 @@ class Translation:
     unmet_phrases: list[str] | None = None
     calibrated_confidence: float | None = None
 
-    def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
-        """Return the requested scores and the word alignment, for the result dict of the pipeline."""
-        record: dict[str, Any] = {}
-        if with_scores:
-            record["score"] = self.score
-            record["confidence"] = self.confidence
-            record["words"] = [asdict(word) for word in self.words or ()]
-        if with_alignment:
-            record["alignment"] = self.alignment
-        return record
-
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as a dict for JSON, without `token_ids` and fields that are None. Floats are
         rounded to six decimals, because float32 is not more precise.

@@ -66,8 +66,7 @@ DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 # The arguments of `BaseTranslator.score` in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = (
-    *("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config"),
-    *("src_lang", "tgt_lang"),
+    "return_alignments window tokens_per_batch on_error generation_config src_lang tgt_lang".split()
 )
 
 
@@ -297,7 +296,11 @@ class BaseTranslator:
         best first. `separators` are the N + 1 separators of the `Layout` of the text.
         """
         if of_segments:
-            translations = _joined(of_segments, separators)
+            number = min(map(len, of_segments))
+            translations = [
+                join_translations([of_segment[rank] for of_segment in of_segments], separators)
+                for rank in range(number)
+            ]
         else:
             translations = self._translate_blank_text(request, separators, options)
         return self._calibrated(translations, options)
@@ -388,7 +391,7 @@ class BaseTranslator:
         hypotheses = []
         for (number, _, target), segment, ids in zip(pairs, segments, token_ids, strict=True):
             length = max(len(segment.token_ids), len(ids))
-            if positions is not None and length > positions:
+            if length > positions:
                 raise ValueError(
                     f"Pair {number:,} must have at most {positions} tokens on each side, as many as the "
                     f"model has positions, but has {length}."
@@ -401,10 +404,7 @@ class BaseTranslator:
 
 def _gives_records(options: TranslationOptions) -> bool:
     """Return True if `translate` yields `Translation` objects instead of strings."""
-    config = options.generate.get("generation_config")
-    number = (
-        options.generate.get("num_return_sequences") or getattr(config, "num_return_sequences", None) or 1
-    )
+    number = setting_of("num_return_sequences", options.generate, None) or 1
     return options.is_scored or number > 1
 
 
@@ -413,7 +413,8 @@ def _numbered_request(request: Request | InvalidInput, number: int) -> tuple[int
 
 
 def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
-    source, target = unwrap(pair[0]), unwrap(pair[1])
+    source = unwrap(pair[0])
+    target = unwrap(pair[1])
     check_text(source, f"Line {number:,} of `sources`")
     check_text(target, f"Line {number:,} of `targets`")
     return number, source.strip(), target.strip()
@@ -425,14 +426,6 @@ def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any])
     """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
-
-
-def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """Join the best translations of all parts of a text, then the second-best translations, and so on."""
-    if len(parts) == 1 and not any(separators):
-        return parts[0]
-    number = min(len(part) for part in parts)
-    return [join_translations([part[rank] for part in parts], separators) for rank in range(number)]
 
 
 def _check_number_of_translations(settings: dict[str, Any], generation_config: GenerationConfig) -> None:
@@ -453,7 +446,7 @@ def _with_defaults(
         return settings
     of_checkpoint = {**backend.generation_config.to_diff_dict(), **task_settings}
     defaults = _without_set_names(DEFAULT_SEARCH, of_checkpoint)
-    if backend.max_positions is not None:
+    if backend.is_vaswani:
         defaults.pop("max_new_tokens", None)
     return {**_without_set_names({**task_settings, **defaults}, settings), **settings}
 

@@ -1,6 +1,5 @@
 """Defines `Parser`, which writes constituency trees. The search of a parser finds only well-formed trees."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -150,8 +149,9 @@ class TreeBackend(PyTorchBackend):
     def _limits(self, segments: list[Segment], settings: dict[str, Any]) -> list[int]:
         """Return the maximum number of symbols, including `</s>`, in the tree of each sentence."""
         config = config_with(LENGTH_SETTINGS, settings, self.generation_config)
-        num_positions = self.max_positions or math.inf
-        return [max_new_tokens_of(config, len(segment.token_ids), 1, num_positions) for segment in segments]
+        return [
+            max_new_tokens_of(config, len(segment.token_ids), 1, self.max_positions) for segment in segments
+        ]
 
 
 class SentenceSegmenter(Segmenter):

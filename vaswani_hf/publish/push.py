@@ -42,7 +42,7 @@ from ..checkpoint.tokenizers import load_tokenizers
 from ..model import configuration_vaswani
 from ..model.errors_vaswani import InvalidValueError
 from ..model.extension_vaswani import ENTRY
-from ..model.pretrained_vaswani import FromRepository
+from ..model.pretrained_vaswani import VaswaniPreTrainedModel
 from ..model.tokenizing_vaswani import check_tokenizers
 from ..translation.translator import Translator
 from .destination import Destination, check_destination, check_token
@@ -326,7 +326,7 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
 
 
 def _copy_record(
-    model: FromRepository, folder: Path, repo_id: str, *, keeps_card: bool, token: str | bool | None
+    model: VaswaniPreTrainedModel, folder: Path, repo_id: str, *, keeps_card: bool, token: str | bool | None
 ) -> None:
     """Copy the files of a run, such as recipe.yaml, from the folder that the model was loaded from.
 
@@ -336,7 +336,7 @@ def _copy_record(
     origin = model.origin
     if origin is None:
         return
-    name: str = model.name_or_path  # type: ignore[attr-defined]
+    name: str = model.name_or_path
     is_on_hub = not os.path.isdir(name)
     if is_on_hub:
         # The repository was perhaps deleted after the model was loaded.

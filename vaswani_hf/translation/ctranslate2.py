@@ -142,6 +142,9 @@ class CTranslate2Backend:
         num_threads (int, optional): The number of CPU threads, by default `torch.get_num_threads()`.
     """
 
+    is_vaswani = True
+    supports_phrases = False
+
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
         if find_spec("ctranslate2") is None:
             raise InvalidValueError(
@@ -201,11 +204,6 @@ class CTranslate2Backend:
             logger.warning(
                 f"The engine ctranslate2 does not support `{name}`, which is {value!r} in this checkpoint."
             )
-
-    @property
-    def supports_phrases(self) -> bool:
-        """See `Backend.supports_phrases`."""
-        return False
 
     def seed(self, seed: int) -> None:
         """See `Backend.seed`."""
