@@ -1,4 +1,4 @@
-"""Starts a run from the weights of other models, and freezes parts of the model."""
+"""Starts a run from the weights of other models."""
 
 import json
 import os
@@ -16,7 +16,6 @@ from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_fo
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK
-from ..model.checks_vaswani import nearest_name
 from ..model.errors_vaswani import InvalidValueError
 from ..model.tokenizing_vaswani import tags_of
 from ..recipe.loading import readable_record
@@ -319,30 +318,3 @@ def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
         if model.lm_head.bias is not None:
             found.append(model.lm_head.bias)
     return found
-
-
-def freeze(model: nn.Module, names: list[str]) -> None:
-    """Exclude the weights of the modules and parameters in `names` from the training."""
-    for weight in frozen_weights(model, names):
-        weight.requires_grad_(False)
-
-
-def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
-    """Return the weights of the modules and parameters in `names`, such as "encoder" or
-    "decoder.embed_tokens". A tied weight belongs to all modules that use the weight.
-    """
-    weights = dict(model.named_parameters(remove_duplicate=False))
-    known = {".".join(name.split(".")[:part]) for name in weights for part in range(1, name.count(".") + 2)}
-    found: dict[int, nn.Parameter] = {}
-    for name in names:
-        full = f"model.{name}" if f"model.{name}" in known else name
-        if full not in known:
-            nearest = nearest_name(name, sorted(part.removeprefix("model.") for part in known))
-            raise InvalidValueError(
-                f"`training.frozen` must name parts of the model, but has {name!r}; the nearest part is "
-                f"{nearest!r}."
-            )
-        found |= {id(weight): weight for key, weight in weights.items() if f"{key}.".startswith(f"{full}.")}
-    if names and all(id(weight) in found for weight in weights.values()):
-        raise InvalidValueError(f"`training.frozen` must not name all weights of the model, but is {names}.")
-    return [*found.values()]

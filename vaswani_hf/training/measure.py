@@ -14,8 +14,8 @@ from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
 from .batches import largest_part
 from .hardware import hardware_name, resolve_defaults
-from .recipe_model import planned_model
-from .training_step import batch_shape, full_batch, loss_function, set_up_training
+from .planned_step import batch_shape, full_batch, loss_function
+from .recipe_model import planned_model, prepare_for_training
 
 
 def measure_speed(
@@ -38,7 +38,7 @@ def measure_speed(
     training = resolve_defaults(training, None, planned_model(config, model_class), streams=False)
     torch.manual_seed(0)
     model = model_class(config).to(device)
-    set_up_training(model, training)
+    prepare_for_training(model, training)
     if training.torch_compile:
         model.compile()
     optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)

@@ -57,7 +57,14 @@ from .averaging import average_checkpoints
 from .hardware import resolve_defaults
 from .loop import add_callbacks, is_trained, run_training
 from .processes import Processes, said_at_intervals, say
-from .recipe_model import build_model, planned_config, planned_model, size_warnings
+from .recipe_model import (
+    build_model,
+    frozen_weights,
+    planned_config,
+    planned_model,
+    prepare_for_training,
+    size_warnings,
+)
 from .stopping import (
     GracefulShutdown,
     InterruptedRunError,
@@ -298,7 +305,7 @@ def _check_recipe(recipe: Recipe, processes: Processes) -> None:
     _warn(processes.run_on_main(recipe.training_warnings), processes)
     planned = _planned_model(recipe)
     # An unknown name in `training.frozen` raises an error.
-    initialization.frozen_weights(planned, recipe.training.frozen)
+    frozen_weights(planned, recipe.training.frozen)
     # Build an optimizer now, so that a missing library is reported before the data is loaded.
     OPTIMIZERS[recipe.training.optimizer].build(planned, recipe.training, bf16=False)
 
@@ -374,15 +381,15 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """Create the model with random weights, or with the weights of the models in `model.init_from`. Freeze
-    the parameters that the recipe names. The trainer later loads the weights of a checkpoint.
+    """Create the model with random weights, or with the weights of the models in `model.init_from`, and
+    prepare the model for training. The trainer later loads the weights of a checkpoint.
     """
     model = _random_model(recipe, corpus)
     if checkpoint is None:
         message = processes.main_process_first(_load_bases, recipe, model, corpus)
         if message and processes.is_first:
             say(message)
-    initialization.freeze(model, recipe.training.frozen)
+    prepare_for_training(model, recipe.training)
     return model
 
 

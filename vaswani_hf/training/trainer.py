@@ -37,7 +37,6 @@ from .moving_average import MovingAverage, OptimizerAverage, WeightAverage
 from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast
 from .stopping import GracefulShutdown
-from .training_step import enable_gradient_checkpointing
 from .validation import Validation
 
 
@@ -92,8 +91,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
             moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
             self.add_callback(moving_average)
             self.weight_average = moving_average
-        if training.gradient_checkpointing:
-            enable_gradient_checkpointing(self.model)
 
     @property
     def last_step(self) -> int:
