@@ -53,7 +53,7 @@ from ..recipe.recipe import warmup_warnings
 from ..settings.sections import PublishingSettings
 from ..tasks import TASKS
 from . import checkpoints, finished, initialization, resume, run_results
-from .averaging import average_checkpoints
+from .averaging import average_weights
 from .hardware import resolve_defaults
 from .loop import add_callbacks, is_trained, run_training
 from .processes import Processes, said_at_intervals, say
@@ -512,7 +512,8 @@ def _final_model(
     chosen = checkpoints.final_checkpoints(folder, training, trainer.last_step)
     if training.average_checkpoints:
         say(f"averaging the last {len(chosen)} checkpoints")
-    model.load_state_dict(average_checkpoints(chosen, checkpoints.final_weights_file(training)))
+    file = checkpoints.final_weights_file(training)
+    model.load_state_dict(average_weights([checkpoint / file for checkpoint in chosen]))
     averaged = chosen if training.average_checkpoints else []
     return model, [checkpoints.step_in_name(checkpoint) for checkpoint in averaged]
 
