@@ -31,7 +31,7 @@ from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.dataset_hub import pin_dataset
 from ..data.lines import read_lines
-from ..data.loading import PairSource, join_corpora, load_dataset_split, load_pairs
+from ..data.loading import PairSource, load_pairs, load_recipe_split, weights_of_corpora
 from ..data.splits import load_splits, refuse_unusable
 from ..data.tokenizer_training import TextForm, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import number_split
@@ -146,18 +146,12 @@ class LanguageModelingTask(Task):
         return pin_dataset(data, earlier)
 
     def load_split(self, data: TextData, split: str, seed: int) -> Dataset | IterableDataset | None:
-        streaming = data.streaming and split == "train"
         if data.corpus:
             numbers = number_split(data.numbers_train_size, seed, split)
             texts = [f"{pair['source']} = {pair['target']}" for pair in numbers]
             rows = [{"source": text, "target": text} for text in texts]
-            return load_pairs(PairSource(dataset=rows, streaming=streaming))
-        if split == "train" and data.train_weights:
-            files = data.listed("train_text")
-            return join_corpora([PairSource(text_file=file, split_of_recipe="train") for file in files])
-        if (text_file := getattr(data, f"{split}_text")) is not None:
-            return load_pairs(PairSource(text_file=text_file, streaming=streaming, split_of_recipe=split))
-        return load_dataset_split(data, split, data.text_column, data.text_column)
+            return load_pairs(PairSource(dataset=rows, streaming=data.streaming and split == "train"))
+        return load_recipe_split(data, split, (data.text_column, data.text_column))
 
     def load_corpus(
         self, data: TextData, tokenizer: TokenizerSettings, seed: int, folder: Path, *, new_tokenizers: bool
@@ -177,7 +171,7 @@ class LanguageModelingTask(Task):
             num_proc=data.num_proc,
             seed=seed,
             text_tokenizer=self.training_encoder(own),
-            corpora=list(zip(data.listed("train_text"), data.train_weights, strict=False)),
+            corpora=weights_of_corpora(data),
         )
 
     def adopt_tokenizers(
@@ -398,7 +392,10 @@ def evaluate_texts(
     task = _task_of(model)
     start = time.perf_counter()
     nats = 0.0
-    hits = tokens = num_bytes = num_texts = 0
+    hits = 0
+    tokens = 0
+    num_bytes = 0
+    num_texts = 0
     was_training = model.training
     model.eval()
     for batch, of_batch in _batches(task, model, tokenizer, texts, tokens_per_batch):

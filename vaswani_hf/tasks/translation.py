@@ -21,7 +21,7 @@ from ..data.bpe_dropout import BpeDropout
 from ..data.corpus import Corpus
 from ..data.corpus_cache import explain_cache_errors
 from ..data.dataset_hub import pin_dataset
-from ..data.loading import PairSource, join_corpora, load_dataset_split, load_pairs
+from ..data.loading import PairSource, load_pairs, load_recipe_split, weights_of_corpora
 from ..data.pair_files import distillation_records
 from ..data.perturbations import Augmenter
 from ..data.splits import load_splits, refuse_unusable, split_name
@@ -256,29 +256,10 @@ class TranslationTask(Task):
         return _with_credit_for_teachers(pinned)
 
     def load_split(self, data: TranslationData, split: str, seed: int) -> Dataset | IterableDataset | None:
-        streaming = data.streaming and split == "train"
         if data.corpus:
             pairs = number_split(data.numbers_train_size, seed, split)
-            return load_pairs(PairSource(dataset=pairs, streaming=streaming))
-        if split == "train" and data.train_weights:
-            return join_corpora(_sources_of_corpora(data))
-        if (source_file := getattr(data, f"{split}_source")) is not None:
-            target_file = getattr(data, f"{split}_target")
-            return load_pairs(
-                PairSource(source_file, target_file, streaming=streaming, split_of_recipe=split)
-            )
-        source, target = data.source_language, data.target_language
-        if (pairs_file := getattr(data, f"{split}_pairs")) is not None:
-            return load_pairs(
-                PairSource(
-                    pairs_file=pairs_file,
-                    source_language=source,
-                    target_language=target,
-                    streaming=streaming,
-                    split_of_recipe=split,
-                )
-            )
-        return load_dataset_split(data, split, source, target)
+            return load_pairs(PairSource(dataset=pairs, streaming=data.streaming and split == "train"))
+        return load_recipe_split(data, split, (data.source_language, data.target_language))
 
     def load_corpus(
         self,
@@ -322,7 +303,7 @@ class TranslationTask(Task):
             max_length_ratio=data.max_length_ratio,
             keep_text=encoders is not None,
             both_directions=data.both_directions,
-            corpora=_weights_of_corpora(data),
+            corpora=weights_of_corpora(data),
         )
 
     def adopt_tokenizers(
@@ -464,31 +445,6 @@ def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
     credits = [data.attribution] if data.attribution else []
     credits += [] if credit in (data.attribution or "") else [credit]
     return data.replace(attribution="; ".join(credits))
-
-
-def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
-    source, target = data.source_language, data.target_language
-    if files := data.listed("train_pairs"):
-        return [
-            PairSource(
-                pairs_file=file, source_language=source, target_language=target, split_of_recipe="train"
-            )
-            for file in files
-        ]
-    aligned = zip(data.listed("train_source"), data.listed("train_target"), strict=True)
-    return [
-        PairSource(source_file, target_file, split_of_recipe="train") for source_file, target_file in aligned
-    ]
-
-
-def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """Return the file name and the weight of each training corpus. If the recipe has no `data.train_weights`,
-    return an empty list.
-    """
-    if not data.train_weights:
-        return []
-    names = data.listed("train_source") or data.listed("train_pairs")
-    return list(zip(names, data.train_weights, strict=True))
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
