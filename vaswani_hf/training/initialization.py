@@ -233,16 +233,21 @@ def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, Pr
         ) from None
 
 
-def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> None:
+def write_kept_tokenizers(model: ModelSettings, task: Task, folder: Path) -> None:
     """Write the tokenizers of the model in `init_from` into the folder of a run."""
-    save_tokenizers(*_tokenizers_for(task, _base_of_tokenizers(bases)), folder)
+    base = _base_of_tokenizers(find_bases(model))
+    save_tokenizers(*_tokenizers_for(task, base), folder)
 
 
 @torch.no_grad()
-def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
+def load_base_weights(model: PreTrainedModel, settings: ModelSettings, corpus: Corpus) -> str:
     """Copy the weights of the models in `init_from` into a model, and return a message about the models. If
-    the vocabulary of a copied model lacks a token, the embedding of the token keeps its random values.
+    `init_from` names no model, return an empty text. If the vocabulary of a copied model lacks a token, the
+    embedding of the token keeps its random values.
     """
+    bases = find_bases(settings)
+    if not bases:
+        return ""
     loaded: dict[str, PreTrainedModel] = {}
     num_known = 0
     num_tokens = 0
@@ -250,8 +255,10 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
         if base.name not in loaded:
             loaded[base.name] = load_model(base.folder, base.name, tuple(KINDS), dtype=torch.float32)
         _copy_layers(stack, loaded[base.name], model)
-        vocabulary = _vocabulary_of(stack, corpus.source_tokenizer, corpus.target_tokenizer)
-        of_base = _vocabulary_of(stack, *load_tokenizers(base.folder, base.name))
+        # The encoder uses the source tokenizer, and the decoder uses the target tokenizer.
+        position = STACKS.index(stack)
+        vocabulary = (corpus.source_tokenizer, corpus.target_tokenizer)[position].get_vocab()
+        of_base = load_tokenizers(base.folder, base.name)[position].get_vocab()
         known = [token for token in vocabulary if token in of_base]
         rows = [vocabulary[token] for token in known]
         base_rows = [of_base[token] for token in known]
@@ -276,13 +283,6 @@ def _copy_token_rows(
     # its bias.
     for weight, base_weight in zip(_token_matrices(model, stack), _token_matrices(base, stack), strict=False):
         weight[rows] = base_weight[base_rows]
-
-
-def _vocabulary_of(
-    stack: str, source_tokenizer: PreTrainedTokenizerFast, target_tokenizer: PreTrainedTokenizerFast
-) -> dict[str, int]:
-    tokenizer = source_tokenizer if stack == "encoder" else target_tokenizer
-    return tokenizer.get_vocab()
 
 
 def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: float) -> str:

@@ -150,7 +150,9 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
         say(
             f"the run in '{folder}' is finished, but {damage}; these files are made again from the checkpoints"
         )
-    checkpoint = _find_checkpoint(recipe, processes)
+    checkpoint = processes.run_on_main(resume.find_checkpoint, folder, recipe.training, processes.count)
+    if checkpoint is not None:
+        resume.keep_number_of_threads(checkpoint)
     processes.run_on_main(_prepare_folder, recipe)
 
     # 3. Load the data, and make the model and the trainer.
@@ -316,21 +318,6 @@ def _warn(sentences: list[str], processes: Processes) -> None:
             say(f"warning: {sentence}")
 
 
-def _find_checkpoint(recipe: Recipe, processes: Processes) -> Path | None:
-    """Return the checkpoint from which the run continues, or None for a new run."""
-    checkpoint = processes.run_on_main(_newest_checkpoint, recipe, processes.count)
-    if checkpoint is not None:
-        resume.keep_number_of_threads(checkpoint)
-    return checkpoint
-
-
-def _newest_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
-    folder = Path(recipe.output_dir)
-    with explain_write_errors(folder):
-        checkpoints.put_back_replaced(folder)
-    return resume.find_checkpoint(folder, recipe.training, num_processes)
-
-
 def _prepare_folder(recipe: Recipe) -> None:
     """Check the experiment trackers and the permission to push, and create the output folder."""
     publishing = recipe.publishing
@@ -371,7 +358,7 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
     new_tokenizers = checkpoint is None and processes.is_first
     with explain_write_errors(folder):
         if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
-            initialization.write_kept_tokenizers(initialization.find_bases(recipe.model), task, folder)
+            initialization.write_kept_tokenizers(recipe.model, task, folder)
             new_tokenizers = False
         return task.load_corpus(
             recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
@@ -386,7 +373,7 @@ def _initial_model(
     """
     model = _random_model(recipe, corpus)
     if checkpoint is None:
-        message = processes.main_process_first(_load_bases, recipe, model, corpus)
+        message = processes.main_process_first(initialization.load_base_weights, model, recipe.model, corpus)
         if message and processes.is_first:
             say(message)
     prepare_for_training(model, recipe.training)
@@ -399,14 +386,6 @@ def _random_model(recipe: Recipe, corpus: Corpus) -> PreTrainedModel:
         recipe.model, model_class, corpus, recipe.decoding.settings(), recipe.seed
     )
     return model
-
-
-def _load_bases(recipe: Recipe, model: PreTrainedModel, corpus: Corpus) -> str:
-    """Load the weights of the models in `model.init_from`. Return a message about the models, or an empty
-    text if `model.init_from` names no model.
-    """
-    bases = initialization.find_bases(recipe.model)
-    return initialization.load_base_weights(model, bases, corpus) if bases else ""
 
 
 def _build_trainer(
