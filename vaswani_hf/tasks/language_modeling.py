@@ -8,6 +8,7 @@ import copy
 import math
 import time
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -134,9 +135,9 @@ class LanguageModelingTask(Task):
         """Return the tokenizer that encodes texts for training and for scoring."""
         return tokenizer
 
+    @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         """Return the collator that pads texts and sets labels. `seed` determines which tokens are masked."""
-        raise NotImplementedError
 
     def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the labels, and the logits that predict them. Causal models predict the next token."""

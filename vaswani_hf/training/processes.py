@@ -129,7 +129,8 @@ class Processes:
         """Call a function in the first process, and return its picklable result in all processes. If the
         function fails, all processes end, and the first process raises the error.
         """
-        return self._after_first(partial(function, *args, **kwargs), share=True)[0]
+        result = self._call_in_first(partial(function, *args, **kwargs))
+        return self._broadcast(result)
 
     def main_process_first(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process, and then in all other processes, so that the other processes
@@ -138,12 +139,10 @@ class Processes:
         processes of the machine call the function.
         """
         call = partial(function, *args, **kwargs)
-        results = self._after_first(call, share=False)
-        if not results:
-            results = self.run_all_or_exit(lambda: [call()] if self._is_first_here else [])
-        elif self._group is not None:
-            self.run_all_or_exit(lambda: None)
-        return results[0] if results else call()
+        result = self._call_in_first(call)
+        is_first_on_other_machine = self._is_first_here and not self.is_first
+        result = self.run_all_or_exit(call if is_first_on_other_machine else lambda: result)
+        return result if self._is_first_here else call()
 
     def run_all_or_exit(self, function: Callable[[], _T]) -> _T:
         """Call a function in all processes. If the function fails in one process, all processes end."""
@@ -157,26 +156,29 @@ class Processes:
             sys.exit(FAILURE)
         return result
 
-    def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """Call a function in the first process. In the first process, return a list that contains only the
-        result of the function. In the other processes, return a list with the same result if `share` is true,
-        otherwise an empty list.
+    def _call_in_first(self, function: Callable[[], Any]) -> Any:
+        """Return the result of a function in the first process, and None in the other processes. If the
+        function fails, all processes end, and the first process raises the error.
         """
-        results: list[_T] = []
+        result = None
         error = None
         if self.is_first:
             try:
-                results = [function()]
+                result = function()
             except Exception as raised:
                 error = raised
-        if self._group is not None:
-            message: list[Any] = [error is not None, results if share else []]
-            dist.broadcast_object_list(message, src=0, group=self._group)
-            has_failed, shared = message
-            if has_failed and error is None:
-                # The first process prints the error.
-                sys.exit(FAILURE)
-            results = results or shared
+        has_failed = self._broadcast(error is not None)
         if error is not None:
             raise error
-        return results
+        if has_failed:
+            # The first process prints the error.
+            sys.exit(FAILURE)
+        return result
+
+    def _broadcast(self, item: Any) -> Any:
+        """Return the (picklable) item of the first process in all processes."""
+        if self._group is None:
+            return item
+        message = [item]
+        dist.broadcast_object_list(message, src=0, group=self._group)
+        return message[0]
