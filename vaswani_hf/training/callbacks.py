@@ -20,7 +20,7 @@ from ..checkpoint.manifest import metadata_of
 from ..optimization.section import AnyTraining
 from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
 from .losses import DivergenceDetector
-from .processes import say
+from .messages import say
 from .trainer import VaswaniTrainer
 
 # A run estimates its duration after at least `LEAST_SECONDS` seconds and `LEAST_STEPS` steps. The first step

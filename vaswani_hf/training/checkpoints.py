@@ -29,8 +29,8 @@ from ..checkpoint.files import (
 from ..checkpoint.locks import is_replaced
 from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
 from ..optimization.section import AnyTraining
-from .hardware import counted
-from .processes import Processes, say
+from .messages import counted, say
+from .processes import Processes
 from .stopping import GracefulShutdown
 
 STAGING_FOLDER = ".saving"

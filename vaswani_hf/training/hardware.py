@@ -11,6 +11,7 @@ from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16, processor_name
 from .batches import MAX_PART_SIZE
+from .messages import counted
 
 # The default number of data workers. On a CPU, data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
@@ -92,9 +93,3 @@ def hardware_name(device: torch.device, num_processes: int) -> str:
     threads = counted(torch.get_num_threads(), "thread")
     shares = f"{num_processes} processes of {threads}" if num_processes > 1 else threads
     return f"{processor_name()}, {counted(os.cpu_count() or 1, 'logical core')}, {shares}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number and a noun, such as "1 thread" or "2 processes"."""
-    ending = "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{'' if number == 1 else ending}"

@@ -16,7 +16,7 @@ from . import checkpoints, resume
 from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
 from .hardware import describe_computation
 from .losses import DivergedRunError
-from .processes import say
+from .messages import say
 from .stopping import InterruptedRunError
 from .trainer import VaswaniTrainer
 

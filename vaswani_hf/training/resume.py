@@ -23,8 +23,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
 from .checkpoints import put_back_replaced, reason_to_stop
-from .hardware import counted
-from .processes import say
+from .messages import counted, say
 
 
 def is_finished(folder: Path, new_values: dict[str, Any], saved_values: dict[str, Any]) -> bool:

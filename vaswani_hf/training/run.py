@@ -56,7 +56,8 @@ from . import checkpoints, finished, initialization, resume, run_results
 from .averaging import average_weights
 from .hardware import resolve_defaults
 from .loop import add_callbacks, is_trained, run_training
-from .processes import Processes, said_at_intervals, say
+from .messages import said_at_intervals, say
+from .processes import Processes
 from .recipe_model import (
     build_model,
     frozen_weights,
