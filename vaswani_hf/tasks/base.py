@@ -7,6 +7,7 @@ depends on the name of a task.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from datasets import Dataset, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.results import DataRecord, ExampleRecord
-from ..checkpoint.tokenizers import Tokenizers
+from ..checkpoint.tokenizers import Tokenizers, load_tokenizers
 from ..data.corpus import Corpus
+from ..data.splits import load_splits
+from ..data.tokenizer_training import write_tokenizers
 from ..settings.base import Settings
 from ..settings.data import DataSettings
 from ..settings.sections import DecodingSettings, EvaluationSettings, TokenizerSettings
@@ -129,11 +132,33 @@ class Task(ABC):
         of the corpus.
         """
 
-    @abstractmethod
     def load_corpus(
         self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
         """Load and encode the corpus. If `new_tokenizers` is true, first train the tokenizers in `folder`."""
+        texts = load_splits(self.load_split, self.check_split, data, seed)
+        if new_tokenizers:
+            train = partial(self.train_tokenizers, tokenizer, texts["train"], data)
+            write_tokenizers(
+                train, tokenizer, texts["train"], data.max_length, folder, task=self.name, tags=data.tags
+            )
+        return self.make_corpus(texts, load_tokenizers(folder), data, tokenizer, seed)
+
+    @abstractmethod
+    def check_split(self, texts: Dataset, data: Any, split: str) -> None:
+        """Raise an error if no example of a split can be used."""
+
+    @abstractmethod
+    def train_tokenizers(self, section: Any, texts: Dataset | IterableDataset, data: Any) -> Tokenizers:
+        """Train the source and the target tokenizer on the training split `texts`. `section` is the section
+        `tokenizer`.
+        """
+
+    @abstractmethod
+    def make_corpus(
+        self, texts: dict[str, Any], tokenizers: Tokenizers, data: Any, section: Any, seed: int
+    ) -> Corpus:
+        """Encode the splits in `texts`. `section` is the section `tokenizer`."""
 
     @abstractmethod
     def adopt_tokenizers(

@@ -11,7 +11,6 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,8 +32,8 @@ from ..data.corpus import Corpus
 from ..data.dataset_hub import pin_dataset
 from ..data.lines import read_lines
 from ..data.loading import PairSource, load_pairs, load_recipe_split, weights_of_corpora
-from ..data.splits import load_splits, refuse_unusable
-from ..data.tokenizer_training import TextForm, train_on_sides, with_form, write_tokenizers
+from ..data.splits import refuse_unusable
+from ..data.tokenizer_training import TextForm, train_on_sides, with_form
 from ..data.toy_corpora import number_split
 from ..evaluation.evaluate import perplexity
 from ..model.errors_vaswani import InvalidValueError
@@ -154,14 +153,25 @@ class LanguageModelingTask(Task):
             return load_pairs(PairSource(dataset=rows, streaming=data.streaming and split == "train"))
         return load_recipe_split(data, split, (data.text_column, data.text_column))
 
-    def load_corpus(
-        self, data: TextData, tokenizer: TokenizerSettings, seed: int, folder: Path, *, new_tokenizers: bool
+    def check_split(self, texts: Dataset, data: TextData, split: str) -> None:
+        fault = f"must hold text, but each of its {len(texts):,} texts is empty."
+        refuse_unusable(texts, data, split, fault)
+
+    def train_tokenizers(
+        self, section: TokenizerSettings, texts: Dataset | IterableDataset, data: TextData
+    ) -> Tokenizers:
+        tokenizer = train_on_sides(section, texts, ("source",), data.max_length, form=self.form)
+        return tokenizer, tokenizer
+
+    def make_corpus(
+        self,
+        texts: dict[str, Any],
+        tokenizers: Tokenizers,
+        data: TextData,
+        section: TokenizerSettings,
+        seed: int,
     ) -> Corpus:
-        texts = load_splits(self.load_split, _check_split, data, seed)
-        if new_tokenizers:
-            train = partial(_train_tokenizers, form=self.form)
-            write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, task=self.name)
-        own, _ = load_tokenizers(folder)
+        own, _ = tokenizers
         return TextCorpus(
             texts=texts,
             source_tokenizer=own,
@@ -283,18 +293,6 @@ class MaskedLanguageModelingTask(LanguageModelingTask):
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         return MaskingCollator(tokenizer, seed)
-
-
-def _check_split(texts: Dataset, data: TextData, split: str) -> None:
-    fault = f"must hold text, but each of its {len(texts):,} texts is empty."
-    refuse_unusable(texts, data, split, fault)
-
-
-def _train_tokenizers(
-    section: TokenizerSettings, texts: Dataset | IterableDataset, model_max_length: int, form: TextForm
-) -> Tokenizers:
-    tokenizer = train_on_sides(section, texts, ("source",), model_max_length, form=form)
-    return tokenizer, tokenizer
 
 
 class TextCollator(PairCollator):

@@ -4,7 +4,7 @@
 which `_train` calls them. Functions in run.py receive the whole recipe. Functions in other files of
 training/, except ablation.py and plan.py, receive only sections of the recipe.
 
-To follow a text from a corpus file to the loss, read `load_corpus` in tasks/translation.py, then
+To follow a text from a corpus file to the loss, read `load_corpus` in tasks/base.py, then
 data/corpus.py (text -> token ids), data/batching.py and batches.py (token ids -> batches), loop.py and
 trainer.py (training steps) and model/modeling_vaswani.py. To understand how a model is trained, you need not
 read resume.py (earlier runs), recipe_model.py (the untrained model), initialization.py (weights of other
