@@ -59,7 +59,7 @@ def average_weights(files: list[Path]) -> dict[str, torch.Tensor]:
 
 
 def numbered_checkpoints(
-    run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
+    run: Path, last: int | None, best: int | None, metric: str, *, raw: bool
 ) -> list[Path]:
     """Return the last `last` checkpoints of a run, or the `best` checkpoints with the best validation scores.
     Leave out checkpoints that were saved only because of a signal. If `raw` is true, use the scores of the

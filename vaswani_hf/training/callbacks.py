@@ -142,7 +142,7 @@ class StopCallback(TrainerCallback):
     GPU. Before a save, a validation or a log line, the callback reads all sums that it has not read yet.
     """
 
-    def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
+    def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None):
         self.trainer = trainer
         self.checkpoint = checkpoint
         # A queue of sums over all processes. The callback has not read the sums in the queue yet. Each entry

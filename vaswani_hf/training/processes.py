@@ -26,7 +26,7 @@ LONGEST_WAIT = timedelta(days=7)
 class Processes:
     """Communicates with all processes of a run. All processes must call the methods in the same order."""
 
-    def __init__(self, longest_wait: timedelta = LONGEST_WAIT):
+    def __init__(self) -> None:
         # Without an accelerator and without `cpu=True`, PartialState starts no process group.
         self._state = PartialState(cpu=not torch.accelerator.is_available())
         self.count = self._state.num_processes
@@ -34,7 +34,7 @@ class Processes:
         self._is_first_here = self._state.is_local_main_process
         self._group: Any = None
         if self.count > 1:
-            self._group = dist.new_group(backend="gloo", timeout=longest_wait)
+            self._group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
 
     def gather(self, item: _T) -> list[_T]:
         """Return the (picklable) items of all processes, in the order of the ranks."""
