@@ -4,6 +4,8 @@
 - To make imports faster, `import_quantizers_without_torchao` and `quick_imports` replace the module torchao,
   one function of `transformers.quantizers`, `torch.distributed.is_available` and modules of `torch._dynamo`.
 - `without_initial_values` replaces functions of `torch.nn.init`, so that a checkpoint loads faster.
+- `accept_numbered_cpus` adds a device to the devices of `torch.load`, so that several processes on a CPU can
+  resume a run.
 
 Two other files also replace something: registration.py adds the pipeline tasks of the package to
 transformers, and training/step_cost.py replaces two functions of PyTorch to count the memory that attention
@@ -154,3 +156,20 @@ def without_initial_values() -> Iterator[None]:
 
 def _unchanged(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     return tensor
+
+
+def accept_numbered_cpus() -> None:
+    """Let `torch.load` accept devices such as "cpu:0". If several processes train on a CPU, transformers 5.17
+    loads the state of the optimizer to the device "cpu:0".
+    """
+    import torch
+
+    try:
+        torch.serialization.default_restore_location(torch.UntypedStorage(), "cpu:0")
+    except RuntimeError:
+        torch.serialization.register_package(11, lambda storage: None, _stay_on_cpu)
+
+
+def _stay_on_cpu(storage: Any, device: str) -> Any:
+    """Return the storage if `device` is a CPU, otherwise None."""
+    return storage if device.startswith("cpu:") else None

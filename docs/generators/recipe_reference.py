@@ -73,6 +73,8 @@ FIELDS_AND_METHODS = (
     "settings/data.py",
     "settings/sections.py",
 )
+# The kinds of files that `load_recipe_split` in data/loading.py reads.
+FILE_KINDS = ("source", "target", "pairs", "text")
 HEAD = """# The keys of a recipe
 
 `python docs/generators/recipe_reference.py` writes this page from the classes of the sections. An editor that reads
@@ -153,7 +155,9 @@ def uses_of(section: str, key: str) -> list[str]:
         names = {"self"} if name in FIELDS_AND_METHODS else owners
         is_attribute = any((owner, key) in reads for owner in names)
         # An f-string such as `f"{split}_source"` counts as a use of the key of each split.
-        if is_attribute or (section == "data" and f"_{kind}" in ends):
+        # `load_recipe_split` in data/loading.py reads the files of all kinds.
+        is_file = name == "data/loading.py" and kind in FILE_KINDS
+        if is_attribute or (section == "data" and (f"_{kind}" in ends or is_file)):
             found.append(name)
     found = [name for name in found if name.startswith(places)]
     if not found and section == "decoding" and key not in ADDED_SETTINGS:

@@ -26,10 +26,10 @@ from transformers import TrainerCallback
 from transformers.utils import logging
 
 from vaswani_hf.data.corpus import Corpus
+from vaswani_hf.data.memory import keep_free_memory
 from vaswani_hf.optimization.optimizers.muon import orthogonalized
 from vaswani_hf.recipe import Recipe, make_recipe
 from vaswani_hf.tasks import TASKS
-from vaswani_hf.training.allocation import keep_free_memory
 from vaswani_hf.training.loop import run_training
 from vaswani_hf.training.recipe_model import build_model
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments

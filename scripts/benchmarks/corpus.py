@@ -120,12 +120,12 @@ def run_recorded(arguments: list[str]) -> int:
     main_began = time.monotonic()
     from vaswani_hf.cli import main
     from vaswani_hf.data import corpus
-    from vaswani_hf.tasks import translation
+    from vaswani_hf.tasks import base
     from vaswani_hf.training import batches, trainer
 
     print(json.dumps({"phase": "imports", "start": main_began, "end": time.monotonic()}), file=sys.stderr)
-    record("load_splits", "read", [translation])
-    record("write_tokenizers", "train the tokenizer", [translation])
+    record("load_splits", "read", [base])
+    record("write_tokenizers", "train the tokenizer", [base])
     record("prepare_pairs", "tokenise", [corpus])
     record("cached_digest", "digest", [corpus])
     record("__init__", "pack", [batches.TokenBudgetSampler])

@@ -24,7 +24,7 @@ from timing import print_header, ratio, seconds_of
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from vaswani_hf import VaswaniDecoderConfig, VaswaniForCausalLM
-from vaswani_hf.data.batching import PairRows, TokenBudgetSampler
+from vaswani_hf.data.batching import PairRows, TokenBudgetSampler, cut_into_batches
 from vaswani_hf.data.columns import pair_lengths
 from vaswani_hf.evaluation.evaluate import negative_log_likelihood
 from vaswani_hf.tasks import TASKS
@@ -112,8 +112,8 @@ def train_both(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[st
 def perplexity(model: Any, corpus: Any, budget: int) -> float:
     """Return the perplexity of the validation text."""
     rows = PairRows(corpus.validation)
-    sampler = TokenBudgetSampler(*pair_lengths(corpus.validation), budget, budget, seed=None)
-    batches = (corpus.validation_collator(rows.__getitems__(numbers)) for numbers in sampler)
+    numbers_of_batches = cut_into_batches(*pair_lengths(corpus.validation), budget, budget)
+    batches = (corpus.validation_collator(rows.__getitems__(numbers)) for numbers in numbers_of_batches)
     nats, tokens = negative_log_likelihood(model, batches)
     return math.exp(nats / tokens)
 

@@ -14,7 +14,7 @@ from datasets import Dataset
 from factories import tiny_tokenizer
 from sentences import refused
 
-from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler, cut_into_parts
+from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler, cut_into_batches, cut_into_parts
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.encoding import prepare_pairs
 from vaswani_hf.tasks.language_modeling import CausalCollator
@@ -31,7 +31,7 @@ def lengths() -> tuple[np.ndarray, np.ndarray]:
     return source, np.clip(source + rng.integers(-4, 5, COUNT), 1, 40)
 
 
-def sampler(lengths, *, seed: int | None = 3, epoch: int = 0) -> TokenBudgetSampler:
+def sampler(lengths, *, seed: int = 3, epoch: int = 0) -> TokenBudgetSampler:
     made = TokenBudgetSampler(*lengths, SOURCE_TOKENS, TARGET_TOKENS, seed=seed)
     made.set_epoch(epoch)
     return made
@@ -44,11 +44,11 @@ def flat(batches) -> list[int]:
 def test_neighbours_in_length_share_a_batch():
     # By target length, the source lengths rise, fall and rise: (1,2) (4,2) | (5,3) (1,3) | (2,4) (6,4).
     source, target = np.array([5, 4, 2, 6, 1, 1]), np.array([3, 2, 4, 4, 3, 2])
-    assert list(TokenBudgetSampler(source, target, 100, 100, seed=None)) == [[5, 1, 0, 4, 2, 3]]
+    assert cut_into_batches(source, target, 100, 100) == [[5, 1, 0, 4, 2, 3]]
     # The target side allows six positions: 3 x 2, 2 x 3 or 1 x 4.
-    assert list(TokenBudgetSampler(source, target, 100, 6, seed=None)) == [[5, 1], [0, 4], [2], [3]]
+    assert cut_into_batches(source, target, 100, 6) == [[5, 1], [0, 4], [2], [3]]
     # The source side allows eight positions: 2 x 4, 1 x 5, then 2 x 2, and 1 x 6.
-    assert list(TokenBudgetSampler(source, target, 8, 100, seed=None)) == [[5, 1], [0], [4, 2], [3]]
+    assert cut_into_batches(source, target, 8, 100) == [[5, 1], [0], [4, 2], [3]]
 
 
 def filled(batches, lengths, budgets) -> list[float]:
@@ -85,7 +85,8 @@ AWKWARD = {
 @pytest.mark.parametrize("kind", AWKWARD)
 def test_batches_keep_both_budgets_and_are_as_few_as_can_be(lengths, kind):
     pairs = lengths if AWKWARD[kind] is None else tuple(map(np.array, AWKWARD[kind]))
-    batches, budgets = list(sampler(pairs, seed=None)), (SOURCE_TOKENS, TARGET_TOKENS)
+    budgets = (SOURCE_TOKENS, TARGET_TOKENS)
+    batches = cut_into_batches(*pairs, *budgets)
     assert sorted(flat(batches)) == list(range(len(pairs[0])))
     assert max(filled(batches, pairs, budgets)) <= 1
     assert len(batches) == greedy(batches, pairs, budgets)
@@ -93,14 +94,14 @@ def test_batches_keep_both_budgets_and_are_as_few_as_can_be(lengths, kind):
 
 def test_no_batch_is_a_crumb():
     # There are eleven batches of up to ten pairs; ten full batches would leave one pair for the last batch.
-    alike = TokenBudgetSampler(np.full(101, 10), np.full(101, 8), 100, 100, seed=None)
+    alike = cut_into_batches(np.full(101, 10), np.full(101, 8), 100, 100)
     assert [len(batch) for batch in alike] == [9] * 9 + [10] * 2
     rng = np.random.default_rng(4)
     source = np.clip(rng.gamma(3, 4, 5000).astype(int), 1, 60)
     target = np.clip(source + rng.integers(-3, 4, 5000), 1, 60)
     for count in range(4000, 5000, 200):
         pairs, budgets = (source[:count], target[:count]), (900, 1300)
-        batches = list(TokenBudgetSampler(*pairs, *budgets, seed=None))
+        batches = cut_into_batches(*pairs, *budgets)
         assert len(batches) == greedy(batches, pairs, budgets)
         assert min(filled(batches, pairs, budgets)) > 0.5
 

@@ -13,8 +13,8 @@ from datasets import Dataset
 from vaswani_hf.data import corpus_cache, memory, tokenizer_training
 from vaswani_hf.data.batching import PairRows
 from vaswani_hf.data.corpus_cache import cached_digest, corpus_digest
-from vaswani_hf.tasks import TASKS, translation
-from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
+from vaswani_hf.tasks import TASKS
+from vaswani_hf.tasks.translation import TranslationData, TranslationTask, TranslationTokenizer
 
 load_corpus = TASKS["translation"].load_corpus
 
@@ -37,7 +37,7 @@ def calls(monkeypatch) -> list[str]:
             module, name, lambda *args, **kwargs: (names.append(name), own(*args, **kwargs))[1]
         )
 
-    count(translation, "train_tokenizers")
+    count(TranslationTask, "train_tokenizers")
     count(corpus_cache, "corpus_digest")
     return names
 

@@ -25,7 +25,8 @@ from vaswani_hf.model.masks_vaswani import (
     cross_attention_masks,
     self_attention_masks,
 )
-from vaswani_hf.training.training_step import enable_gradient_checkpointing
+from vaswani_hf.optimization.section import EncoderDecoderTraining
+from vaswani_hf.training.recipe_model import prepare_for_training
 
 WIDTHS = {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 
@@ -319,8 +320,7 @@ def test_a_window_is_trained_with_gradient_checkpointing_and_dropout():
     losses = []
     for is_checkpointed in (False, True):
         model = tiny_model(attention_window=4, dropout=0.1, attention_dropout=0.1).train()
-        if is_checkpointed:
-            enable_gradient_checkpointing(model)
+        prepare_for_training(model, EncoderDecoderTraining(gradient_checkpointing=is_checkpointed))
         torch.manual_seed(1)
         loss = model(input_ids=tokens, labels=tokens).loss
         loss.backward()

@@ -13,7 +13,7 @@ from tiny_runs import DAMAGES, eval_steps, metrics, names, results, same, unfini
 
 from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.data.toy_corpora import number_pairs
-from vaswani_hf.training.averaging import average_checkpoints
+from vaswani_hf.training.averaging import average_weights
 from vaswani_hf.training.callbacks import RunLogCallback
 from vaswani_hf.training.losses import DivergedRunError
 from vaswani_hf.training.run import InterruptedRunError
@@ -117,7 +117,7 @@ def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copy_of, capsys,
     said = capsys.readouterr().out
     assert f"'{folder}/checkpoint-6' is not used for the final weights: {name} {fault}" in said
     assert "averaging the last 2 checkpoints" in said
-    expected = average_checkpoints([folder / "checkpoint-4", folder / "checkpoint-8"])
+    expected = average_weights([folder / f"checkpoint-{step}" / "model.safetensors" for step in (4, 8)])
     assert same(weights(folder), expected)
 
 

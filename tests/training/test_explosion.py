@@ -7,7 +7,7 @@ import random
 import pytest
 from tiny_runs import metrics, names
 
-from vaswani_hf.training.callbacks import DivergenceDetector
+from vaswani_hf.training.losses import DivergenceDetector
 
 UNIFORM = math.log(1000)
 

@@ -21,7 +21,7 @@ from vaswani_hf.optimization.schedules import learning_rate, scheduled_rate, sch
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.training.averaging import average_checkpoints
+from vaswani_hf.training.averaging import average_weights
 from vaswani_hf.translation.translator import Translator
 
 
@@ -187,7 +187,7 @@ def test_the_average_is_the_mean_and_checkpoints_are_in_order(tmp_path):
     (tmp_path / "checkpoint-best").mkdir()
     folders = checkpoints_in(tmp_path)
     assert [folder.name for folder in folders] == ["checkpoint-30", "checkpoint-200", "checkpoint-1000"]
-    averaged = average_checkpoints(folders)
+    averaged = average_weights([folder / "model.safetensors" for folder in folders])
     assert averaged["w"].dtype == torch.bfloat16
     assert averaged["w"].tolist() == [3.0, 3.0]
 
@@ -199,16 +199,16 @@ def test_different_models_are_not_averaged(tmp_path):
     with pytest.raises(
         ValueError, match="`checkpoints` must be checkpoints of one run, but .* hold different models"
     ):
-        average_checkpoints([tmp_path / "a", tmp_path / "b"])
-    with pytest.raises(ValueError, match="needs at least one checkpoint"):
-        average_checkpoints([])
+        average_weights([tmp_path / name / "model.safetensors" for name in ("a", "b")])
 
 
 def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, vaswani, tmp_path):
     folder = run(
         "run", "--max_steps=6 --save_steps=2 --eval_steps=2 --ema_decay=0.5 --learning_rate_factor=3"
     )
-    checkpoints, averages = checkpoints_in(folder), "moving_average.safetensors"
+    checkpoints = checkpoints_in(folder)
+    averages = "moving_average.safetensors"
+    trained = "model.safetensors"
     assert len(checkpoints) == 3
     # Add a checkpoint that was saved because of a signal, and a folder that is not a checkpoint.
     shutil.copytree(checkpoints[0], folder / "checkpoint-5")
@@ -223,18 +223,18 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
     ]
     (last / STATE_FILE).write_text(json.dumps(state))
     write_manifest(last, metadata_of(last))
-    for name, given, chosen, file in (
-        ("last", [folder, "--last=2"], [middle, last], averages),
-        ("raw", [folder, "--last=2", "--raw"], [middle, last], "model.safetensors"),
-        ("best", [folder, "--best=2"], [first, middle], averages),
-        ("best raw", [folder, "--best=2", "--raw"], [middle, last], "model.safetensors"),
-        ("named", [first, last], [first, last], averages),
-        ("with the end", [first, folder], [first, folder], [averages, "model.safetensors"]),
+    for name, given, files in (
+        ("last", [folder, "--last=2"], [middle / averages, last / averages]),
+        ("raw", [folder, "--last=2", "--raw"], [middle / trained, last / trained]),
+        ("best", [folder, "--best=2"], [first / averages, middle / averages]),
+        ("best raw", [folder, "--best=2", "--raw"], [middle / trained, last / trained]),
+        ("named", [first, last], [first / averages, last / averages]),
+        ("with the end", [first, folder], [first / averages, folder / trained]),
     ):
         code, said, _ = vaswani("average", *given, f"--output={tmp_path / name}")
         assert code == 0
         assert said.startswith("the mean of checkpoint-")
-        found, expected = weights(tmp_path / name), average_checkpoints(chosen, file)
+        found, expected = weights(tmp_path / name), average_weights(files)
         assert all(torch.allclose(found[key], expected[key], atol=1e-7) for key in found), name
     assert list(Translator.from_pretrained(tmp_path / "last").translate(["seven"]))
     (first / averages).unlink()

@@ -26,6 +26,7 @@ from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.measure import measure_speed
 from vaswani_hf.training.plan import PlanSettings, batch_cost, plan_run
 from vaswani_hf.training.plan_text import plan_as_text
+from vaswani_hf.training.planned_step import BatchShape, batch_shape, full_batch
 from vaswani_hf.training.recipe_model import (
     StackParameters,
     build_model,
@@ -34,7 +35,6 @@ from vaswani_hf.training.recipe_model import (
     planned_model,
 )
 from vaswani_hf.training.step_cost import step_cost
-from vaswani_hf.training.training_step import BatchShape, batch_shape, full_batch
 
 CONFIGURATION = Path(__file__).parents[2] / "configuration"
 BASE = CONFIGURATION / "wmt14" / "base_en_de.yaml"

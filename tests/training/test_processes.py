@@ -10,6 +10,7 @@ import torch
 from in_two_processes import fail_in_first, fail_in_second, in_two_processes, validate, wait_for_the_first
 from tiny_runs import metrics, names, same, torchrun, weights
 
+from vaswani_hf.patches import accept_numbered_cpus
 from vaswani_hf.training import batches
 
 
@@ -81,3 +82,12 @@ def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(python, run, 
     # The first process prints the message after the second process has forwarded the signal.
     assert outcome.stdout.count("SIGTERM: saving a checkpoint") == 1
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_several_processes_on_a_cpu_can_load_the_state_of_the_optimizer(tmp_path):
+    torch.save({"step": torch.ones(2)}, tmp_path / "optimizer.pt")
+    accept_numbered_cpus()
+    # A second call must not fail.
+    accept_numbered_cpus()
+    loaded = torch.load(tmp_path / "optimizer.pt", map_location=torch.device("cpu:0"))
+    assert torch.equal(loaded["step"], torch.ones(2))

@@ -8,7 +8,7 @@ from tiny_runs import metrics, results
 
 from vaswani_hf.cli import main
 from vaswani_hf.tasks.translation import TranslationData
-from vaswani_hf.training import callbacks, processes, recipe_model
+from vaswani_hf.training import callbacks, messages, recipe_model
 
 PAIRS = [(f"the number {number}", f"die Zahl {number}") for number in range(60)]
 
@@ -89,9 +89,9 @@ def test_a_run_shows_no_progress_bars_without_a_terminal(run, capfd):
 
 
 def test_long_steps_print_lines_at_intervals_without_a_terminal(monkeypatch):
-    monkeypatch.setattr(processes, "SECONDS_BETWEEN_LINES", 0.01)
+    monkeypatch.setattr(messages, "SECONDS_BETWEEN_LINES", 0.01)
     lines = queue.Queue()
-    monkeypatch.setattr(processes, "say", lines.put)
-    with processes.said_at_intervals("preparing the data"):
+    monkeypatch.setattr(messages, "say", lines.put)
+    with messages.said_at_intervals("preparing the data"):
         for _ in range(2):
             assert re.fullmatch(r"preparing the data: \d+ seconds so far", lines.get(timeout=60))

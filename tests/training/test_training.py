@@ -10,7 +10,7 @@ from tiny_runs import eval_steps, metrics, names, results, same, unfinished, wei
 from transformers import AutoModelForSeq2SeqLM
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-from vaswani_hf.training.averaging import average_checkpoints
+from vaswani_hf.training.averaging import average_weights
 from vaswani_hf.translation.translator import Translator
 
 AUGMENT = '--augment={"typos":0.5,"placeholders":0.3}'
@@ -116,7 +116,7 @@ def test_the_final_weights_are_the_average_if_the_recipe_says_so(whole):
     folder = whole("--average_checkpoints=3 --save_total_limit=3 --save_steps=2")
     last = checkpoints_in(folder)[-3:]
     assert [path.name for path in last] == ["checkpoint-4", "checkpoint-6", "checkpoint-8"]
-    assert same(weights(folder), average_checkpoints(last))
+    assert same(weights(folder), average_weights([checkpoint / "model.safetensors" for checkpoint in last]))
 
 
 def test_two_vocabularies_are_trained_saved_and_used(run):

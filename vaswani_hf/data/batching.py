@@ -57,7 +57,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
 
     The size of a tensor in tokens is the number of pairs times the length of the longest sentence. All epochs
     have the same number of batches. Each epoch shuffles the pairs that have the same source length and the
-    same target length, and then shuffles the batches. If `seed` is None, the sampler does not shuffle.
+    same target length, and then shuffles the batches.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         source_tokens: int,
         target_tokens: int,
         *,
-        seed: int | None,
+        seed: int,
         pairs_of: Callable[[int], np.ndarray] | None = None,
     ):
         """With corpus weights, `pairs_of(epoch)` returns the indices [P] of the sentence pairs in an epoch."""
@@ -85,11 +85,9 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         order, bucket_bounds, batch_bounds = self._packing
-        batches = np.arange(len(self))
-        if self._seed is not None:
-            generator = np.random.default_rng([self._seed, self._epoch])
-            order = _permuted_within(order, bucket_bounds, generator)
-            batches = generator.permutation(batches)
+        generator = np.random.default_rng([self._seed, self._epoch])
+        order = _permuted_within(order, bucket_bounds, generator)
+        batches = generator.permutation(len(self))
         if self._pairs_of is not None:
             order = self._pairs_of(self._epoch)[order]
         for batch in batches:
@@ -109,10 +107,10 @@ def _permuted_within(
 
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
-) -> list[np.ndarray]:
-    """Divide sentence pairs into batches, short sentences first. A batch is an array [B] of pair indices."""
+) -> list[list[int]]:
+    """Divide sentence pairs into batches, short sentences first. A batch is a list of B pair indices."""
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
-    return np.split(packing.order, packing.batch_bounds[1:-1])
+    return [batch.tolist() for batch in np.split(packing.order, packing.batch_bounds[1:-1])]
 
 
 def _pack(

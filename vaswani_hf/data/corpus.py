@@ -6,7 +6,7 @@
    other pairs.
 3. `Corpus` holds the encoded splits. batching.py cuts the splits into batches.
 
-A task creates its `Corpus` in `load_corpus` (see tasks/translation.py).
+A task creates its `Corpus` in `make_corpus` (see tasks/translation.py).
 """
 
 from collections.abc import Sequence

@@ -5,8 +5,8 @@ Details are in pair_files.py (file formats) and dataset_hub.py (datasets of the 
 """
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -142,26 +142,36 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
     return {side: [pair[side] for pair in pairs] for side in SIDES}
 
 
-def load_dataset_split(
-    data: CorpusData, split: str, source_column: str, target_column: str
+def load_recipe_split(
+    data: CorpusData, split: str, columns: tuple[str, str]
 ) -> Dataset | IterableDataset | None:
-    """Load a split of `data.dataset`. Return None if `data.dataset` is None, or if the field of `data` for
-    the split, such as `test_split`, is None.
+    """Load a split from the files or from the dataset that a recipe names. Return None if the recipe names no
+    data for the split. `columns` names the source and the target column of a dataset and of a file of pairs.
     """
-    name = getattr(data, f"{split}_split")
-    if data.dataset is None or name is None:
-        return None
-    pairs = PairSource(
-        dataset=data.dataset,
-        dataset_config=data.dataset_config,
-        dataset_revision=data.dataset_revision,
-        split=name,
+    source = PairSource(
+        source_language=columns[0],
+        target_language=columns[1],
         streaming=data.streaming and split == "train",
-        source_language=source_column,
-        target_language=target_column,
+        split_of_recipe=split,
     )
+    if split == "train" and data.train_weights:
+        return _load_corpora(data, source)
+    files = {f"{kind}_file": getattr(data, f"{split}_{kind}") for kind in data.file_kinds}
+    if any(given is not None for given in files.values()):
+        return load_pairs(replace(source, **files))
+    split_of_dataset = getattr(data, f"{split}_split")
+    if data.dataset is None or split_of_dataset is None:
+        return None
     try:
-        return load_pairs(pairs)
+        return load_pairs(
+            replace(
+                source,
+                dataset=data.dataset,
+                dataset_config=data.dataset_config,
+                dataset_revision=data.dataset_revision,
+                split=split_of_dataset,
+            )
+        )
     except yaml.YAMLError as error:
         raise ValueError(
             f"the card (README.md) of the dataset '{data.dataset}' must begin with YAML between two lines of "
@@ -169,10 +179,25 @@ def load_dataset_split(
         ) from error
 
 
-def join_corpora(sources: Sequence[PairSource]) -> Dataset:
-    """Concatenate training corpora. The column `corpus` contains the index of each pair's corpus."""
+def _load_corpora(data: CorpusData, source: PairSource) -> Dataset:
+    """Load each entry in the lists of training files as a corpus, and concatenate the corpora. The column
+    `corpus` contains the index of each pair's corpus.
+    """
+    listed = {f"{kind}_file": data.listed(f"train_{kind}") for kind in data.file_kinds}
+    given = {name: files for name, files in listed.items() if files}
     corpora = []
-    for number, source in enumerate(sources):
-        pairs: Any = load_pairs(source)
+    for number, files in enumerate(zip(*given.values(), strict=True)):
+        pairs: Any = load_pairs(replace(source, **dict(zip(given, files, strict=True))))
         corpora.append(pairs.add_column(CORPUS_COLUMN, np.full(len(pairs), number, np.int32)))
     return concatenate_datasets(corpora)
+
+
+def weights_of_corpora(data: CorpusData) -> list[tuple[str, float]]:
+    """Return the file name and the weight of each training corpus. If the recipe has no `data.train_weights`,
+    return an empty list.
+    """
+    if not data.train_weights:
+        return []
+    lists = [data.listed(f"train_{kind}") for kind in data.file_kinds]
+    names = next(files for files in lists if files)
+    return list(zip(names, data.train_weights, strict=True))

@@ -38,7 +38,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import MANIFEST_FILE
 from ..checkpoint.manifest import verify_manifest, write_manifest
-from ..checkpoint.tokenizers import IMPORTED_MARK, save_tokenizers
+from ..checkpoint.tokenizers import IMPORTED_MARK, Tokenizers, save_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.sections import SMALLEST_VOCABULARY, TokenizerSettings
 from .corpus_cache import cache_folder, cache_key, explain_cache_errors
@@ -87,26 +87,27 @@ SENTENCE = TextForm()
 
 
 def write_tokenizers(
-    train_on: Callable[[TokenizerSettings, Dataset | IterableDataset, int], tuple[Any, Any]],
+    train: Callable[[], Tokenizers],
     section: TokenizerSettings,
     pairs: Dataset | IterableDataset,
     model_max_length: int,
     folder: Path,
     **kind: Any,
 ) -> None:
-    """Write the source and the target tokenizer of a corpus into `folder`, from the cache if possible.
+    """Write the source and the target tokenizer of a corpus into `folder`, from the cache if possible. The
+    function `train` trains the tokenizers.
 
     A hash of the corpus files, the settings and `kind` identifies tokenizers in the cache. `kind` contains
     values outside the settings that also change the tokenizers, such as the name of the task.
     """
 
-    def train(place: Path) -> None:
-        save_tokenizers(*train_on(section, pairs, model_max_length), place)
+    def train_in(place: Path) -> None:
+        save_tokenizers(*train(), place)
         return_free_memory()
 
     cache = cache_folder(pairs)
     if cache is None:
-        train(folder)
+        train_in(folder)
         return
     options = {
         **section.model_dump(),
@@ -118,10 +119,10 @@ def write_tokenizers(
     kept = cache / f"tokenizers-{cache_key(pairs, options)}"
     if verify_manifest(kept) is not None:
         if not os.access(cache, os.W_OK):
-            train(folder)
+            train_in(folder)
             return
         with explain_cache_errors(cache):
-            _fill_cache(kept, train)
+            _fill_cache(kept, train_in)
     # Copy the files one by one, because `copytree` would give the folder of the run the permissions of the
     # cache folder.
     for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):

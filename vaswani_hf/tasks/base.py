@@ -4,17 +4,21 @@ To add a task, write a subclass of `Task` in tasks/, and add an entry to the tab
 depends on the name of a task.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.results import DataRecord, ExampleRecord
-from ..checkpoint.tokenizers import Tokenizers
+from ..checkpoint.tokenizers import Tokenizers, load_tokenizers
 from ..data.corpus import Corpus
+from ..data.splits import load_splits
+from ..data.tokenizer_training import write_tokenizers
 from ..settings.base import Settings
 from ..settings.data import DataSettings
 from ..settings.sections import DecodingSettings, EvaluationSettings, TokenizerSettings
@@ -86,7 +90,7 @@ def language_of(record: DataRecord) -> str:
     return f"`{record.language}`" if record.language else "a language that is not known"
 
 
-class Task(Protocol):
+class Task(ABC):
     """Base class of the tasks that a model can be trained for, such as translation and parsing.
 
     The default methods are for a task without a dataset on the Hub. With the default methods, a validation
@@ -121,24 +125,46 @@ class Task(Protocol):
         """
         return data
 
+    @abstractmethod
     def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
         """Return the split "train", "validation" or "test" with the columns `source` and `target`, or None if
         the recipe names no data for the split. If the corpora have weights, the column `corpus` has the index
         of the corpus.
         """
-        ...
 
     def load_corpus(
         self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
         """Load and encode the corpus. If `new_tokenizers` is true, first train the tokenizers in `folder`."""
-        ...
+        texts = load_splits(self.load_split, self.check_split, data, seed)
+        if new_tokenizers:
+            train = partial(self.train_tokenizers, tokenizer, texts["train"], data)
+            write_tokenizers(
+                train, tokenizer, texts["train"], data.max_length, folder, task=self.name, tags=data.tags
+            )
+        return self.make_corpus(texts, load_tokenizers(folder), data, tokenizer, seed)
 
+    @abstractmethod
+    def check_split(self, texts: Dataset, data: Any, split: str) -> None:
+        """Raise an error if no example of a split can be used."""
+
+    @abstractmethod
+    def train_tokenizers(self, section: Any, texts: Dataset | IterableDataset, data: Any) -> Tokenizers:
+        """Train the source and the target tokenizer on the training split `texts`. `section` is the section
+        `tokenizer`.
+        """
+
+    @abstractmethod
+    def make_corpus(
+        self, texts: dict[str, Any], tokenizers: Tokenizers, data: Any, section: Any, seed: int
+    ) -> Corpus:
+        """Encode the splits in `texts`. `section` is the section `tokenizer`."""
+
+    @abstractmethod
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
         """Convert the tokenizers of another model. Raise a ValueError if the task cannot use the tokenizers."""
-        ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
         """Return the names of the validation scores except the loss. The training curve shows the score whose
@@ -163,20 +189,20 @@ class Task(Protocol):
         """
         return {}
 
+    @abstractmethod
     def score_test_split(
         self, folder: Path, test: Dataset, data: Any, evaluation: Any, device: str
     ) -> Scores:
         """Return the scores of the checkpoint in `folder` on the test split."""
-        ...
 
     def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[ExampleRecord]:
         """Return each text in `texts` with the output of the model, for the examples of the model card."""
         return []
 
+    @abstractmethod
     def card_words(
         self, record: DataRecord, data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
         """Return the texts of the model card for the task. `record` describes the data of the run. `data` is
         None if there is no recipe. `test` contains the scores on the test split.
         """
-        ...

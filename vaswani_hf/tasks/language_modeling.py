@@ -8,9 +8,9 @@ import copy
 import math
 import time
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,9 +31,9 @@ from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.dataset_hub import pin_dataset
 from ..data.lines import read_lines
-from ..data.loading import PairSource, join_corpora, load_dataset_split, load_pairs
-from ..data.splits import load_splits, refuse_unusable
-from ..data.tokenizer_training import TextForm, train_on_sides, with_form, write_tokenizers
+from ..data.loading import PairSource, load_pairs, load_recipe_split, weights_of_corpora
+from ..data.splits import refuse_unusable
+from ..data.tokenizer_training import TextForm, train_on_sides, with_form
 from ..data.toy_corpora import number_split
 from ..evaluation.evaluate import perplexity
 from ..model.errors_vaswani import InvalidValueError
@@ -134,9 +134,9 @@ class LanguageModelingTask(Task):
         """Return the tokenizer that encodes texts for training and for scoring."""
         return tokenizer
 
+    @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         """Return the collator that pads texts and sets labels. `seed` determines which tokens are masked."""
-        raise NotImplementedError
 
     def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the labels, and the logits that predict them. Causal models predict the next token."""
@@ -146,27 +146,32 @@ class LanguageModelingTask(Task):
         return pin_dataset(data, earlier)
 
     def load_split(self, data: TextData, split: str, seed: int) -> Dataset | IterableDataset | None:
-        streaming = data.streaming and split == "train"
         if data.corpus:
             numbers = number_split(data.numbers_train_size, seed, split)
             texts = [f"{pair['source']} = {pair['target']}" for pair in numbers]
             rows = [{"source": text, "target": text} for text in texts]
-            return load_pairs(PairSource(dataset=rows, streaming=streaming))
-        if split == "train" and data.train_weights:
-            files = data.listed("train_text")
-            return join_corpora([PairSource(text_file=file, split_of_recipe="train") for file in files])
-        if (text_file := getattr(data, f"{split}_text")) is not None:
-            return load_pairs(PairSource(text_file=text_file, streaming=streaming, split_of_recipe=split))
-        return load_dataset_split(data, split, data.text_column, data.text_column)
+            return load_pairs(PairSource(dataset=rows, streaming=data.streaming and split == "train"))
+        return load_recipe_split(data, split, (data.text_column, data.text_column))
 
-    def load_corpus(
-        self, data: TextData, tokenizer: TokenizerSettings, seed: int, folder: Path, *, new_tokenizers: bool
+    def check_split(self, texts: Dataset, data: TextData, split: str) -> None:
+        fault = f"must hold text, but each of its {len(texts):,} texts is empty."
+        refuse_unusable(texts, data, split, fault)
+
+    def train_tokenizers(
+        self, section: TokenizerSettings, texts: Dataset | IterableDataset, data: TextData
+    ) -> Tokenizers:
+        tokenizer = train_on_sides(section, texts, ("source",), data.max_length, form=self.form)
+        return tokenizer, tokenizer
+
+    def make_corpus(
+        self,
+        texts: dict[str, Any],
+        tokenizers: Tokenizers,
+        data: TextData,
+        section: TokenizerSettings,
+        seed: int,
     ) -> Corpus:
-        texts = load_splits(self.load_split, _check_split, data, seed)
-        if new_tokenizers:
-            train = partial(_train_tokenizers, form=self.form)
-            write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, task=self.name)
-        own, _ = load_tokenizers(folder)
+        own, _ = tokenizers
         return TextCorpus(
             texts=texts,
             source_tokenizer=own,
@@ -177,7 +182,7 @@ class LanguageModelingTask(Task):
             num_proc=data.num_proc,
             seed=seed,
             text_tokenizer=self.training_encoder(own),
-            corpora=list(zip(data.listed("train_text"), data.train_weights, strict=False)),
+            corpora=weights_of_corpora(data),
         )
 
     def adopt_tokenizers(
@@ -290,18 +295,6 @@ class MaskedLanguageModelingTask(LanguageModelingTask):
         return MaskingCollator(tokenizer, seed)
 
 
-def _check_split(texts: Dataset, data: TextData, split: str) -> None:
-    fault = f"must hold text, but each of its {len(texts):,} texts is empty."
-    refuse_unusable(texts, data, split, fault)
-
-
-def _train_tokenizers(
-    section: TokenizerSettings, texts: Dataset | IterableDataset, model_max_length: int, form: TextForm
-) -> Tokenizers:
-    tokenizer = train_on_sides(section, texts, ("source",), model_max_length, form=form)
-    return tokenizer, tokenizer
-
-
 class TextCollator(PairCollator):
     """Pads texts. The labels of a text have the same length as the text."""
 
@@ -398,7 +391,10 @@ def evaluate_texts(
     task = _task_of(model)
     start = time.perf_counter()
     nats = 0.0
-    hits = tokens = num_bytes = num_texts = 0
+    hits = 0
+    tokens = 0
+    num_bytes = 0
+    num_texts = 0
     was_training = model.training
     model.eval()
     for batch, of_batch in _batches(task, model, tokenizer, texts, tokens_per_batch):

@@ -6,25 +6,24 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from pydantic import Field
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import TREES_FILE
 from ..checkpoint.results import DataRecord
-from ..checkpoint.tokenizers import TREE_MARK, Tokenizers, is_tree_tokenizer, load_tokenizers
+from ..checkpoint.tokenizers import TREE_MARK, Tokenizers, is_tree_tokenizer
 from ..data.batching import PairCollator
 from ..data.corpus import Corpus
 from ..data.corpus_cache import explain_cache_errors
 from ..data.loading import PairSource, dataset_of_generator, load_pairs
-from ..data.splits import load_splits, refuse_unusable
+from ..data.splits import refuse_unusable
 from ..data.tokenizer_training import (
     SPECIAL_TOKENS,
     train_on_sides,
     training_texts,
     with_transformers_interface,
-    write_tokenizers,
 )
 from ..data.toy_corpora import tree_split
 from ..data.trees import CLOSE, Tree, read_treebank, tree_from_text, treebank_files
@@ -100,21 +99,27 @@ class ParsingTask(Task):
         files = data.listed(f"{split}_trees")
         return load_treebank(files) if files else None
 
-    def load_corpus(
+    def check_split(self, texts: Dataset, data: TreebankData, split: str) -> None:
+        fault = f"must hold a tree with words, but none of its {len(texts):,} trees has words."
+        refuse_unusable(texts, data, split, fault)
+
+    def train_tokenizers(
+        self, section: TokenizerSettings, texts: Dataset | IterableDataset, data: TreebankData
+    ) -> Tokenizers:
+        """Train a BPE tokenizer for the sentences, and build a tokenizer with the symbols of the trees."""
+        length = data.max_length
+        trees = training_texts(texts, ("target",), length)
+        return train_on_sides(section, texts, ("source",), length), train_tree_tokenizer(trees, length)
+
+    def make_corpus(
         self,
+        texts: dict[str, Any],
+        tokenizers: Tokenizers,
         data: TreebankData,
-        tokenizer: TokenizerSettings,
+        section: TokenizerSettings,
         seed: int,
-        folder: Path,
-        *,
-        new_tokenizers: bool,
     ) -> Corpus:
-        texts = load_splits(self.load_split, _check_split, data, seed)
-        if new_tokenizers:
-            write_tokenizers(
-                _train_tokenizers, tokenizer, texts["train"], data.max_length, folder, task=self.name
-            )
-        source_tokenizer, target_tokenizer = load_tokenizers(folder)
+        source_tokenizer, target_tokenizer = tokenizers
         collator = PairCollator(source_tokenizer.pad_token_id)
         return Corpus(
             texts=texts,
@@ -191,11 +196,6 @@ def _pair_of(tree: Tree) -> dict[str, str]:
     return {"source": tree.sentence, "target": str(tree)}
 
 
-def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
-    fault = f"must hold a tree with words, but none of its {len(pairs):,} trees has words."
-    refuse_unusable(pairs, data, split, fault)
-
-
 def load_treebank(names: list[str]) -> Dataset:
     """Load the sentences and the trees of files into the columns `source` and `target` of a dataset, which
     the library `datasets` caches. If a tree contains only traces (elements without words), the columns
@@ -216,14 +216,6 @@ def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, 
     for file in files:
         for tree in read_treebank(file):
             yield _pair_of(tree)
-
-
-def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_length: int) -> Tokenizers:
-    """Train a BPE tokenizer for the sentences, and build a tokenizer with the symbols of the trees."""
-    source = train_on_sides(section, pairs, ("source",), model_max_length)
-    return source, train_tree_tokenizer(
-        training_texts(pairs, ("target",), model_max_length), model_max_length
-    )
 
 
 def train_tree_tokenizer(

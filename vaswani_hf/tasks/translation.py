@@ -1,6 +1,6 @@
 """Translation, the task of the paper: settings, corpus, BLEU and chrF scores, and model card.
 
-To follow a sentence pair from a corpus file to the loss, start reading at `TranslationTask.load_corpus`.
+To follow a sentence pair from a corpus file to the loss, start reading at `load_corpus` of tasks/base.py.
 """
 
 import math
@@ -15,17 +15,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.files import TRANSLATIONS_FILE
 from ..checkpoint.results import DataRecord, ExampleRecord
-from ..checkpoint.tokenizers import Tokenizers, direction_tag, is_tree_tokenizer, load_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, direction_tag, is_tree_tokenizer
 from ..data.batching import PairCollator, SentenceEncoder, TokenizerEncoder
 from ..data.bpe_dropout import BpeDropout
 from ..data.corpus import Corpus
 from ..data.corpus_cache import explain_cache_errors
 from ..data.dataset_hub import pin_dataset
-from ..data.loading import PairSource, join_corpora, load_dataset_split, load_pairs
+from ..data.loading import PairSource, load_pairs, load_recipe_split, weights_of_corpora
 from ..data.pair_files import distillation_records
 from ..data.perturbations import Augmenter
-from ..data.splits import load_splits, refuse_unusable, split_name
-from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form, write_tokenizers
+from ..data.splits import refuse_unusable, split_name
+from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
 from ..evaluation.evaluate import translate_and_measure
@@ -256,53 +256,52 @@ class TranslationTask(Task):
         return _with_credit_for_teachers(pinned)
 
     def load_split(self, data: TranslationData, split: str, seed: int) -> Dataset | IterableDataset | None:
-        streaming = data.streaming and split == "train"
         if data.corpus:
             pairs = number_split(data.numbers_train_size, seed, split)
-            return load_pairs(PairSource(dataset=pairs, streaming=streaming))
-        if split == "train" and data.train_weights:
-            return join_corpora(_sources_of_corpora(data))
-        if (source_file := getattr(data, f"{split}_source")) is not None:
-            target_file = getattr(data, f"{split}_target")
-            return load_pairs(
-                PairSource(source_file, target_file, streaming=streaming, split_of_recipe=split)
-            )
-        source, target = data.source_language, data.target_language
-        if (pairs_file := getattr(data, f"{split}_pairs")) is not None:
-            return load_pairs(
-                PairSource(
-                    pairs_file=pairs_file,
-                    source_language=source,
-                    target_language=target,
-                    streaming=streaming,
-                    split_of_recipe=split,
-                )
-            )
-        return load_dataset_split(data, split, source, target)
+            return load_pairs(PairSource(dataset=pairs, streaming=data.streaming and split == "train"))
+        return load_recipe_split(data, split, (data.source_language, data.target_language))
 
-    def load_corpus(
+    def check_split(self, texts: Dataset, data: TranslationData, split: str) -> None:
+        """Raise an error if a split has no usable pairs. In a test split, at least one source and at least
+        one target must contain text. The source and the target can belong to different pairs.
+        """
+        if split == "test":
+            for side in ("source", "target"):
+                if not any(text.strip() for text in texts[side]):
+                    place = " and ".join(data.listed(f"test_{side}")) or split_name(data, split)
+                    state = "has only empty lines" if len(texts) else "is empty"
+                    raise ValueError(f"the {side} side must hold text, but {place} {state}.")
+            return
+        fault = (
+            f"must hold a pair with text on both sides, but each of its {len(texts):,} pairs has an empty "
+            "side."
+        )
+        refuse_unusable(texts, data, split, fault)
+
+    def train_tokenizers(
+        self, section: TranslationTokenizer, texts: Dataset | IterableDataset, data: TranslationData
+    ) -> Tokenizers:
+        """Train the source tokenizer and the target tokenizer. With a shared vocabulary, return the same
+        tokenizer twice.
+        """
+        train = partial(train_on_sides, section, texts, model_max_length=data.max_length, tags=data.tags)
+        if section.shared_vocabulary:
+            joint = train(("source", "target"))
+            return joint, joint
+        return train(("source",)), train(("target",), vocab_size=section.target_vocab_size)
+
+    def make_corpus(
         self,
+        texts: dict[str, Any],
+        tokenizers: Tokenizers,
         data: TranslationData,
-        tokenizer: TranslationTokenizer,
+        section: TranslationTokenizer,
         seed: int,
-        folder: Path,
-        *,
-        new_tokenizers: bool,
     ) -> Corpus:
-        # 1. Load the text of the splits.
-        texts = load_splits(self.load_split, _check_split, data, seed)
-
-        # 2. Load or train the tokenizers.
-        tags = data.tags
-        if new_tokenizers:
-            train = partial(train_tokenizers, tags=tags)
-            write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, tags=tags)
-        source_tokenizer, target_tokenizer = load_tokenizers(folder)
-
-        # 3. Convert the text to token ids.
-        for tag in tags:
+        source_tokenizer, target_tokenizer = tokenizers
+        for tag in data.tags:
             texts["train"] = in_both_directions(texts["train"], tag, data.num_proc)
-        encoders = _encoders(source_tokenizer, target_tokenizer, tokenizer.bpe_dropout, data.augment)
+        encoders = _encoders(source_tokenizer, target_tokenizer, section.bpe_dropout, data.augment)
         pad_token_id = source_tokenizer.pad_token_id
         return Corpus(
             texts=texts,
@@ -311,7 +310,7 @@ class TranslationTask(Task):
             train_collator=PairCollator(
                 pad_token_id,
                 encoders=encoders,
-                augment=None if data.augment is None else Augmenter(data.augment, tags),
+                augment=None if data.augment is None else Augmenter(data.augment, data.tags),
                 seed=seed,
                 max_length=data.max_length,
             ),
@@ -322,7 +321,7 @@ class TranslationTask(Task):
             max_length_ratio=data.max_length_ratio,
             keep_text=encoders is not None,
             both_directions=data.both_directions,
-            corpora=_weights_of_corpora(data),
+            corpora=weights_of_corpora(data),
         )
 
     def adopt_tokenizers(
@@ -464,67 +463,6 @@ def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
     credits = [data.attribution] if data.attribution else []
     credits += [] if credit in (data.attribution or "") else [credit]
     return data.replace(attribution="; ".join(credits))
-
-
-def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
-    source, target = data.source_language, data.target_language
-    if files := data.listed("train_pairs"):
-        return [
-            PairSource(
-                pairs_file=file, source_language=source, target_language=target, split_of_recipe="train"
-            )
-            for file in files
-        ]
-    aligned = zip(data.listed("train_source"), data.listed("train_target"), strict=True)
-    return [
-        PairSource(source_file, target_file, split_of_recipe="train") for source_file, target_file in aligned
-    ]
-
-
-def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """Return the file name and the weight of each training corpus. If the recipe has no `data.train_weights`,
-    return an empty list.
-    """
-    if not data.train_weights:
-        return []
-    names = data.listed("train_source") or data.listed("train_pairs")
-    return list(zip(names, data.train_weights, strict=True))
-
-
-def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Raise an error if a split has no usable pairs. In a test split, at least one source and at least one
-    target must contain text. The source and the target can belong to different pairs.
-    """
-    if split == "test":
-        for side in ("source", "target"):
-            texts = pairs[side]
-            if not any(text.strip() for text in texts):
-                place = " and ".join(data.listed(f"test_{side}")) or split_name(data, split)
-                state = "has only empty lines" if texts else "is empty"
-                raise ValueError(f"the {side} side must hold text, but {place} {state}.")
-        return
-    fault = (
-        f"must hold a pair with text on both sides, but each of its {len(pairs):,} pairs has an empty side."
-    )
-    refuse_unusable(pairs, data, split, fault)
-
-
-def train_tokenizers(
-    section: TranslationTokenizer,
-    pairs: Dataset | IterableDataset,
-    model_max_length: int,
-    tags: tuple[str, ...],
-) -> Tokenizers:
-    """Train the source tokenizer and the target tokenizer. With a shared vocabulary, return the same
-    tokenizer twice.
-    """
-    if section.shared_vocabulary:
-        joint = train_on_sides(section, pairs, ("source", "target"), model_max_length, tags=tags)
-        return joint, joint
-    source = train_on_sides(section, pairs, ("source",), model_max_length, tags=tags)
-    target_size = section.target_vocab_size
-    target = train_on_sides(section, pairs, ("target",), model_max_length, vocab_size=target_size, tags=tags)
-    return source, target
 
 
 def in_both_directions(

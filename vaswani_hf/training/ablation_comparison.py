@@ -146,13 +146,16 @@ def changes(recipe: Recipe, first: Recipe) -> str:
     """
     keys = {**recipe.values(), **first.values()}
     # `init_from` can have the keys "encoder" and "decoder".
-    keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
-    changed = {
-        key: _name_of_base(value) if value and key.startswith("model.init_from") else value
-        for key in keys
-        if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)
-        and not key.startswith(_OF_THE_PLACE)
-    }
+    if not any(key.startswith("model.init_from.") for key in keys):
+        keys["model.init_from"] = None
+    changed: dict[str, Any] = {}
+    for key in keys:
+        value = _value(recipe, key)
+        if key.startswith(_OF_THE_PLACE) or value in (_value(first, key), _OF_THE_BASE):
+            continue
+        if value and key.startswith("model.init_from"):
+            value = _name_of_base(value)
+        changed[key] = value
     last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
     # Name the section if keys of two sections have the same name.
     names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]

@@ -39,28 +39,27 @@ from ..settings.sections import MODEL_KEYS, TRAINING_ONLY_FIELDS
 from .checkpoints import scheduled_checkpoints, step_in_name
 
 
-def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
-    """Average the weights of checkpoints in float32. Only one checkpoint at a time is in memory."""
-    if not folders:
-        raise InvalidValueError("`average_checkpoints` needs at least one checkpoint, but was given none.")
-    files = [file] * len(folders) if isinstance(file, str) else file
-    first = load_file(folders[0] / files[0])
+def average_weights(files: list[Path]) -> dict[str, torch.Tensor]:
+    """Average the weights in the files of several checkpoints in float32. In addition to the first file and
+    the sum, only one file at a time is in memory.
+    """
+    first = load_file(files[0])
     shapes = {name: tensor.shape for name, tensor in first.items()}
     total = {name: tensor.float() for name, tensor in first.items()}
-    for folder, name in zip(folders[1:], files[1:], strict=True):
-        weights = load_file(folder / name)
+    for file in files[1:]:
+        weights = load_file(file)
         if {name: tensor.shape for name, tensor in weights.items()} != shapes:
             raise InvalidValueError(
-                f"`checkpoints` must be checkpoints of one run, but '{folder}' and '{folders[0]}' hold "
-                "different models."
+                f"`checkpoints` must be checkpoints of one run, but '{file.parent}' and '{files[0].parent}' "
+                "hold different models."
             )
-        for key, tensor in weights.items():
-            total[key] += tensor.float()
-    return {name: (tensor / len(folders)).to(first[name].dtype) for name, tensor in total.items()}
+        for name, tensor in weights.items():
+            total[name] += tensor.float()
+    return {name: (tensor / len(files)).to(first[name].dtype) for name, tensor in total.items()}
 
 
 def numbered_checkpoints(
-    run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
+    run: Path, last: int | None, best: int | None, metric: str, *, raw: bool
 ) -> list[Path]:
     """Return the last `last` checkpoints of a run, or the `best` checkpoints with the best validation scores.
     Leave out checkpoints that were saved only because of a signal. If `raw` is true, use the scores of the
@@ -106,20 +105,20 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
             "`--output` must not be inside a checkpoint or have the name of a checkpoint (checkpoint-STEP), "
             f"but is '{output}'; give another folder."
         )
-    files = [WEIGHTS_FILE] * len(folders) if raw else _averaged_files(folders, names)
+    files = [folder / WEIGHTS_FILE for folder in folders] if raw else _averaged_files(folders, names)
     with new_folder(place) as folder:
         model = load_model(folders[0], names[0], tuple(KINDS))
         tokenizers = load_tokenizers(folders[0], names[0])
         for one, name in zip(folders, names, strict=True):
             _refuse_another_model(one, name, model, tokenizers, names[0])
-        model.load_state_dict(average_checkpoints(folders, files))
+        model.load_state_dict(average_weights(files))
         model.save_pretrained(folder)
         save_tokenizers(*tokenizers, folder)
         _write_record(folders, names, folder)
 
 
-def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """For each checkpoint, return the name of the weights file to average: `AVERAGED_WEIGHTS_FILE` if the
+def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[Path]:
+    """For each checkpoint, return the weights file to average: `AVERAGED_WEIGHTS_FILE` if the
     checkpoint has this file, otherwise `WEIGHTS_FILE`. The final checkpoint has only `WEIGHTS_FILE`, which
     contains the moving averages if the run computes moving averages.
     """
@@ -131,7 +130,10 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
                 f"`checkpoints` must all have {AVERAGED_WEIGHTS_FILE}, as '{other}' has, but '{name}' has "
                 f"none; leave '{name}' out, or give `--raw` to average the trained weights."
             )
-    return [AVERAGED_WEIGHTS_FILE if has else WEIGHTS_FILE for has in have]
+    return [
+        folder / (AVERAGED_WEIGHTS_FILE if has else WEIGHTS_FILE)
+        for folder, has in zip(folders, have, strict=True)
+    ]
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:

@@ -19,18 +19,9 @@ from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
 from ..checkpoint.manifest import metadata_of
 from ..optimization.section import AnyTraining
 from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
-from .processes import say
+from .losses import DivergenceDetector
+from .messages import say
 from .trainer import VaswaniTrainer
-
-# `DivergenceDetector` computes the mean loss of `NUM_STEPS` steps. The detector also ends a run after
-# `NUM_STEPS` consecutive steps above the loose limit for the loss.
-NUM_STEPS = 10
-# `DivergenceDetector` ends a run after at most `MOST_STEPS` consecutive steps above the strict limit for the
-# loss.
-MOST_STEPS = 100
-# A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
-# of a uniform guess.
-LEARNED = 1.0
 
 # A run estimates its duration after at least `LEAST_SECONDS` seconds and `LEAST_STEPS` steps. The first step
 # does not count, because the first step is slower.
@@ -138,66 +129,6 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float, loss_nam
     return " · ".join(parts)
 
 
-class DivergenceDetector:
-    """Decides from the loss of each step whether the training has diverged.
-
-    The loss of a uniform guess over the V tokens of the vocabulary is log V nats per token, with and without
-    label smoothing.
-
-    - The strict limit for the loss applies after the model has learned something (see `LEARNED`). The strict
-      limit for the loss is the mean of two losses: the lowest mean loss of 10 consecutive steps so far, and
-      the loss of a uniform guess. The loss has exploded if it is above the strict limit for N consecutive
-      steps. N is a tenth of the number of steps of the run, but at least 10 and at most 100.
-
-    - The loose limit is a higher limit for the loss, and applies in all steps. The loose limit for the loss
-      is twice the larger of two losses: the loss of a uniform guess, and the first loss of the run. A bad
-      initialization can make the first loss large. The loss has exploded if the loss is above the loose limit
-      for 10 consecutive steps.
-
-    A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
-    `uniform` is the loss of a uniform guess. `earlier` lists the mean losses that a resumed run logged before
-    the interruption, oldest first.
-    """
-
-    def __init__(self, uniform: float, max_steps: int, earlier: list[float]):
-        self.uniform = uniform
-        self.patience = min(max(max_steps // 10, NUM_STEPS), MOST_STEPS)
-        self.first = earlier[0] if earlier else None
-        self.lowest = min(earlier, default=math.inf)
-        # The first step of the latest series of steps with a loss above the limit; None if the latest loss is
-        # not above the limit.
-        self.since: int | None = None
-        self._recent: deque[float] = deque(maxlen=NUM_STEPS)
-
-    def update(self, step: int, loss: float) -> bool:
-        """Record the loss of a step (nats per token). Return True if the loss has exploded."""
-        if self.first is None:
-            self.first = loss
-        self._recent.append(loss)
-        if len(self._recent) == NUM_STEPS:
-            self.lowest = min(self.lowest, sum(self._recent) / NUM_STEPS)
-        far_too_high = 2 * max(self.uniform, self.first)
-        has_learned = self.lowest < self.uniform - LEARNED
-        limit = (self.lowest + self.uniform) / 2 if has_learned else far_too_high
-        if loss <= limit:
-            self.since = None
-            return False
-        if self.since is None:
-            self.since = step
-        if len(self._recent) == NUM_STEPS and min(self._recent) > far_too_high:
-            return True
-        patience = self.patience if has_learned else NUM_STEPS
-        return step - self.since + 1 >= patience
-
-    def message(self, step: int) -> str:
-        """Return the error message if the loss has exploded at `step`."""
-        before = f"; the lowest mean loss before is {self.lowest:.2f}" if math.isfinite(self.lowest) else ""
-        return (
-            f"The loss has exploded: it has been too high since step {self.since:,}, and is "
-            f"{self._recent[-1]:.2f} nats per token at step {step:,}{before}"
-        )
-
-
 class NoStepsLeftError(Exception):
     """Raised if a resumed run has no steps left after its checkpoint."""
 
@@ -211,7 +142,7 @@ class StopCallback(TrainerCallback):
     GPU. Before a save, a validation or a log line, the callback reads all sums that it has not read yet.
     """
 
-    def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
+    def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None):
         self.trainer = trainer
         self.checkpoint = checkpoint
         # A queue of sums over all processes. The callback has not read the sums in the queue yet. Each entry

@@ -29,7 +29,8 @@ from ..checkpoint.files import (
 from ..checkpoint.locks import is_replaced
 from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
 from ..optimization.section import AnyTraining
-from .processes import Processes, say
+from .messages import counted, say
+from .processes import Processes
 from .stopping import GracefulShutdown
 
 STAGING_FOLDER = ".saving"
@@ -194,8 +195,7 @@ def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
     num_since_best = len(scores) - 1 - scores.index(max(scores))
     count = training.early_stopping_patience
     if count is not None and num_since_best >= count:
-        plural = "" if count == 1 else "s"
-        return f"validation {metric} has not improved in the last {count:,} validation{plural}"
+        return f"validation {metric} has not improved in the last {counted(count, 'validation')}"
     return ""
 
 

@@ -34,7 +34,7 @@ from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus
 from ..tasks import TASKS
 from .checkpoints import refuse_vanished_folder
-from .processes import say
+from .messages import say
 from .run_results import draw_curve
 
 # The name of the folder in the output folder into which a run first writes the final checkpoint.

@@ -11,6 +11,7 @@ from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16, processor_name
 from .batches import MAX_PART_SIZE
+from .messages import counted
 
 # The default number of data workers. On a CPU, data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
@@ -19,26 +20,32 @@ WORKERS_OF_AN_ACCELERATOR = 2
 WORKERS_OF_A_CORE = 16
 
 
+def local_device() -> torch.device:
+    """Return the accelerator of this machine, or the CPU if the machine has no accelerator."""
+    # Call `is_available` first: if PyTorch is built for GPUs, `current_accelerator` returns a device even on
+    # a machine without a GPU.
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator or torch.device("cpu")
+
+
 def resolve_defaults(
     training: AnyTraining, earlier: AnyTraining | None, model: nn.Module, *, streams: bool
 ) -> AnyTraining:
     """Return the section `training` with `bf16` and `dataloader_num_workers` for this machine."""
-    # Call `is_available` first: if PyTorch is built for GPUs, `current_accelerator` returns a device even on
-    # a machine without a GPU.
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    device = accelerator or torch.device("cpu")
-    bf16, workers = training.bf16, training.dataloader_num_workers
+    device = local_device()
+    bf16 = training.bf16
     if bf16 == "auto" and earlier is not None:
         bf16 = earlier.bf16
     if bf16 == "auto":
         bf16 = not _uses_deepspeed() and bfloat16_pays(device, _flops_at_once(training, model))
+    workers = training.dataloader_num_workers
     most = WORKERS_OF_A_CORE * (os.cpu_count() or 1)
-    if workers is not None and workers > most:
+    if workers is None:
+        workers = 0 if device.type == "cpu" or streams else WORKERS_OF_AN_ACCELERATOR
+    elif workers > most:
         raise InvalidValueError(
             f"`training.dataloader_num_workers` must be at most {most} on this machine, but is {workers:,}."
         )
-    if workers is None:
-        workers = 0 if device.type == "cpu" or streams else WORKERS_OF_AN_ACCELERATOR
     return training.replace(bf16=bf16, dataloader_num_workers=workers)
 
 
@@ -71,7 +78,7 @@ def describe_computation(training: AnyTraining, device: torch.device) -> str:
     if training.torch_compile:
         parts.append("compiled (to turn compilation off: `--torch_compile false`)")
     if workers := training.dataloader_num_workers:
-        parts.append(f"batches prepared by {workers:,} process{'' if workers == 1 else 'es'}")
+        parts.append(f"batches prepared by {counted(workers, 'process')}")
     return ", ".join(parts)
 
 
@@ -83,10 +90,6 @@ def hardware_name(device: torch.device, num_processes: int) -> str:
         return f"{num_processes} x {torch.cuda.get_device_name(device)}"
     if device.type != "cpu":
         return f"{num_processes} x {device.type} of {processor_name()}"
-    threads = _counted(torch.get_num_threads(), "thread")
+    threads = counted(torch.get_num_threads(), "thread")
     shares = f"{num_processes} processes of {threads}" if num_processes > 1 else threads
-    return f"{processor_name()}, {_counted(os.cpu_count() or 1, 'logical core')}, {shares}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{processor_name()}, {counted(os.cpu_count() or 1, 'logical core')}, {shares}"

@@ -1,4 +1,4 @@
-"""Starts a run from the weights of other models, and freezes parts of the model."""
+"""Starts a run from the weights of other models."""
 
 import json
 import os
@@ -16,7 +16,6 @@ from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_fo
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK
-from ..model.checks_vaswani import nearest_name
 from ..model.errors_vaswani import InvalidValueError
 from ..model.tokenizing_vaswani import tags_of
 from ..recipe.loading import readable_record
@@ -234,16 +233,21 @@ def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, Pr
         ) from None
 
 
-def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> None:
+def write_kept_tokenizers(model: ModelSettings, task: Task, folder: Path) -> None:
     """Write the tokenizers of the model in `init_from` into the folder of a run."""
-    save_tokenizers(*_tokenizers_for(task, _base_of_tokenizers(bases)), folder)
+    base = _base_of_tokenizers(find_bases(model))
+    save_tokenizers(*_tokenizers_for(task, base), folder)
 
 
 @torch.no_grad()
-def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
+def load_base_weights(model: PreTrainedModel, settings: ModelSettings, corpus: Corpus) -> str:
     """Copy the weights of the models in `init_from` into a model, and return a message about the models. If
-    the vocabulary of a copied model lacks a token, the embedding of the token keeps its random values.
+    `init_from` names no model, return an empty text. If the vocabulary of a copied model lacks a token, the
+    embedding of the token keeps its random values.
     """
+    bases = find_bases(settings)
+    if not bases:
+        return ""
     loaded: dict[str, PreTrainedModel] = {}
     num_known = 0
     num_tokens = 0
@@ -251,8 +255,10 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
         if base.name not in loaded:
             loaded[base.name] = load_model(base.folder, base.name, tuple(KINDS), dtype=torch.float32)
         _copy_layers(stack, loaded[base.name], model)
-        vocabulary = _vocabulary_of(stack, corpus.source_tokenizer, corpus.target_tokenizer)
-        of_base = _vocabulary_of(stack, *load_tokenizers(base.folder, base.name))
+        # The encoder uses the source tokenizer, and the decoder uses the target tokenizer.
+        position = STACKS.index(stack)
+        vocabulary = (corpus.source_tokenizer, corpus.target_tokenizer)[position].get_vocab()
+        of_base = load_tokenizers(base.folder, base.name)[position].get_vocab()
         known = [token for token in vocabulary if token in of_base]
         rows = [vocabulary[token] for token in known]
         base_rows = [of_base[token] for token in known]
@@ -277,13 +283,6 @@ def _copy_token_rows(
     # its bias.
     for weight, base_weight in zip(_token_matrices(model, stack), _token_matrices(base, stack), strict=False):
         weight[rows] = base_weight[base_rows]
-
-
-def _vocabulary_of(
-    stack: str, source_tokenizer: PreTrainedTokenizerFast, target_tokenizer: PreTrainedTokenizerFast
-) -> dict[str, int]:
-    tokenizer = source_tokenizer if stack == "encoder" else target_tokenizer
-    return tokenizer.get_vocab()
 
 
 def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: float) -> str:
@@ -319,30 +318,3 @@ def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
         if model.lm_head.bias is not None:
             found.append(model.lm_head.bias)
     return found
-
-
-def freeze(model: nn.Module, names: list[str]) -> None:
-    """Exclude the weights of the modules and parameters in `names` from the training."""
-    for weight in frozen_weights(model, names):
-        weight.requires_grad_(False)
-
-
-def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
-    """Return the weights of the modules and parameters in `names`, such as "encoder" or
-    "decoder.embed_tokens". A tied weight belongs to all modules that use the weight.
-    """
-    weights = dict(model.named_parameters(remove_duplicate=False))
-    known = {".".join(name.split(".")[:part]) for name in weights for part in range(1, name.count(".") + 2)}
-    found: dict[int, nn.Parameter] = {}
-    for name in names:
-        full = f"model.{name}" if f"model.{name}" in known else name
-        if full not in known:
-            nearest = nearest_name(name, sorted(part.removeprefix("model.") for part in known))
-            raise InvalidValueError(
-                f"`training.frozen` must name parts of the model, but has {name!r}; the nearest part is "
-                f"{nearest!r}."
-            )
-        found |= {id(weight): weight for key, weight in weights.items() if f"{key}.".startswith(f"{full}.")}
-    if names and all(id(weight) in found for weight in weights.values()):
-        raise InvalidValueError(f"`training.frozen` must not name all weights of the model, but is {names}.")
-    return [*found.values()]

@@ -7,15 +7,16 @@ from transformers import PrinterCallback
 
 from ..checkpoint.files import step_of
 from ..checkpoint.manifest import metadata_of
+from ..data.memory import keep_free_memory, limit_primitive_cache
 from ..exit_codes import FAILURE, INTERRUPTED
+from ..patches import accept_numbered_cpus
 from ..publish.during_training import PushCheckpointsCallback
 from ..settings.sections import PublishingSettings
 from . import checkpoints, resume
-from .allocation import keep_free_memory, limit_primitive_cache
 from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
 from .hardware import describe_computation
 from .losses import DivergedRunError
-from .processes import say
+from .messages import say
 from .stopping import InterruptedRunError
 from .trainer import VaswaniTrainer
 
@@ -45,6 +46,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         _say_beginning(trainer)
     keep_free_memory()
     limit_primitive_cache()
+    accept_numbered_cpus()
     try:
         with trainer.stop.saving_first(), checkpoints.explain_output_errors(folder):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

@@ -13,9 +13,9 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
 from .batches import largest_part
-from .hardware import hardware_name, resolve_defaults
-from .recipe_model import planned_model
-from .training_step import batch_shape, full_batch, loss_function, set_up_training
+from .hardware import hardware_name, local_device, resolve_defaults
+from .planned_step import batch_shape, full_batch, loss_function
+from .recipe_model import planned_model, prepare_for_training
 
 
 def measure_speed(
@@ -32,13 +32,11 @@ def measure_speed(
     mean time of a forward and backward pass times the number of passes, plus the time of the optimizer. The
     time of the optimizer is measured once.
     """
-    device = (
-        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    )
+    device = local_device()
     training = resolve_defaults(training, None, planned_model(config, model_class), streams=False)
     torch.manual_seed(0)
     model = model_class(config).to(device)
-    set_up_training(model, training)
+    prepare_for_training(model, training)
     if training.torch_compile:
         model.compile()
     optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)

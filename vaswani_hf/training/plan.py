@@ -34,9 +34,9 @@ from ..settings.sections import ModelSettings
 from ..tasks import TASKS
 from .batches import largest_part
 from .measure import measure_speed
+from .planned_step import batch_shape
 from .recipe_model import Parameters, parameters_by_part, planned_config, planned_model
 from .step_cost import StepCost, StepMemory, step_cost
-from .training_step import batch_shape
 
 # The assumed mean length of a sentence (tokens).
 MEAN_LENGTH = 32

@@ -1,20 +1,15 @@
-"""Exchanges data between the processes of a run, calls functions in some of the processes, and prints lines.
+"""Exchanges data between the processes of a run, and calls functions in some of the processes.
 
 The processes of a run exchange messages in a separate process group on the CPU. The default process group has
 a timeout of some minutes, and with NCCL supports only GPU tensors. A process can wait for hours while the
 first process encodes a corpus or scores a test set.
 """
 
-import contextlib
-import logging
-import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any, ParamSpec, TextIO, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,88 +21,12 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 LONGEST_WAIT = timedelta(days=7)
-SECONDS_BETWEEN_LINES = 30.0
-
-
-def say(line: str, *, is_result: bool = False) -> None:
-    """Print a line immediately. With `--quiet` (log level ERROR), print only lines with `is_result=True`. If
-    the output goes to a program that has ended, such as `head`, continue without output.
-    """
-    if not is_result and not logging.getLogger("vaswani_hf").isEnabledFor(logging.WARNING):
-        return
-    try:
-        print(line, flush=True)
-    except BrokenPipeError:
-        _discard_output(sys.stdout)
-
-
-def hide_progress_bars_without_terminal() -> None:
-    """Hide the progress bars of the library `datasets` if stderr is no terminal."""
-    import datasets
-
-    if sys.stderr is None or not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-
-
-@contextlib.contextmanager
-def said_at_intervals(work: str) -> Iterator[None]:
-    """Print a line every 30 seconds in place of a progress bar if stderr is no terminal."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        yield
-        return
-    start = time.perf_counter()
-    is_done = threading.Event()
-
-    def print_lines() -> None:
-        while not is_done.wait(SECONDS_BETWEEN_LINES):
-            say(f"{work}: {time.perf_counter() - start:,.0f} seconds so far")
-
-    thread = threading.Thread(target=print_lines, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_done.set()
-        thread.join()
-
-
-def _discard_output(stream: TextIO) -> None:
-    """Redirect a stream to the null device, also for other threads and for new child processes."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-class PipeSafeStream:
-    """Wraps stdout or stderr, and ignores the error if the reader has closed the pipe. `vaswani train` wraps
-    stderr, because the progress bars of other libraries write to stderr, and a closed pipe must not end the
-    training.
-    """
-
-    def __init__(self, stream: TextIO):
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write `text` to the stream if the reader has not closed the pipe."""
-        try:
-            return self._stream.write(text)
-        except BrokenPipeError:
-            _discard_output(self._stream)
-            return len(text)
-
-    def flush(self) -> None:
-        """Flush the stream if the reader has not closed the pipe."""
-        try:
-            self._stream.flush()
-        except BrokenPipeError:
-            _discard_output(self._stream)
 
 
 class Processes:
     """Communicates with all processes of a run. All processes must call the methods in the same order."""
 
-    def __init__(self, longest_wait: timedelta = LONGEST_WAIT):
+    def __init__(self) -> None:
         # Without an accelerator and without `cpu=True`, PartialState starts no process group.
         self._state = PartialState(cpu=not torch.accelerator.is_available())
         self.count = self._state.num_processes
@@ -115,7 +34,7 @@ class Processes:
         self._is_first_here = self._state.is_local_main_process
         self._group: Any = None
         if self.count > 1:
-            self._group = dist.new_group(backend="gloo", timeout=longest_wait)
+            self._group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
 
     def gather(self, item: _T) -> list[_T]:
         """Return the (picklable) items of all processes, in the order of the ranks."""
@@ -129,7 +48,8 @@ class Processes:
         """Call a function in the first process, and return its picklable result in all processes. If the
         function fails, all processes end, and the first process raises the error.
         """
-        return self._after_first(partial(function, *args, **kwargs), share=True)[0]
+        result = self._call_in_first(partial(function, *args, **kwargs))
+        return self._broadcast(result)
 
     def main_process_first(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process, and then in all other processes, so that the other processes
@@ -138,12 +58,10 @@ class Processes:
         processes of the machine call the function.
         """
         call = partial(function, *args, **kwargs)
-        results = self._after_first(call, share=False)
-        if not results:
-            results = self.run_all_or_exit(lambda: [call()] if self._is_first_here else [])
-        elif self._group is not None:
-            self.run_all_or_exit(lambda: None)
-        return results[0] if results else call()
+        result = self._call_in_first(call)
+        is_first_on_other_machine = self._is_first_here and not self.is_first
+        result = self.run_all_or_exit(call if is_first_on_other_machine else lambda: result)
+        return result if self._is_first_here else call()
 
     def run_all_or_exit(self, function: Callable[[], _T]) -> _T:
         """Call a function in all processes. If the function fails in one process, all processes end."""
@@ -157,26 +75,29 @@ class Processes:
             sys.exit(FAILURE)
         return result
 
-    def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """Call a function in the first process. In the first process, return a list that contains only the
-        result of the function. In the other processes, return a list with the same result if `share` is true,
-        otherwise an empty list.
+    def _call_in_first(self, function: Callable[[], Any]) -> Any:
+        """Return the result of a function in the first process, and None in the other processes. If the
+        function fails, all processes end, and the first process raises the error.
         """
-        results: list[_T] = []
+        result = None
         error = None
         if self.is_first:
             try:
-                results = [function()]
+                result = function()
             except Exception as raised:
                 error = raised
-        if self._group is not None:
-            message: list[Any] = [error is not None, results if share else []]
-            dist.broadcast_object_list(message, src=0, group=self._group)
-            has_failed, shared = message
-            if has_failed and error is None:
-                # The first process prints the error.
-                sys.exit(FAILURE)
-            results = results or shared
+        has_failed = self._broadcast(error is not None)
         if error is not None:
             raise error
-        return results
+        if has_failed:
+            # The first process prints the error.
+            sys.exit(FAILURE)
+        return result
+
+    def _broadcast(self, item: Any) -> Any:
+        """Return the (picklable) item of the first process in all processes."""
+        if self._group is None:
+            return item
+        message = [item]
+        dist.broadcast_object_list(message, src=0, group=self._group)
+        return message[0]

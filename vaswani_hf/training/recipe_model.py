@@ -1,5 +1,5 @@
-"""Creates the model that a recipe describes, counts its parameters, and warns if the model or its vocabulary
-is too large for the corpus.
+"""Creates the model that a recipe describes, prepares the model for training, counts its parameters, and warns
+if the model or its vocabulary is too large for the corpus.
 """
 
 from collections import Counter
@@ -8,13 +8,17 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, set_seed
 
 from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
+from ..model.checks_vaswani import nearest_name
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..optimization.section import AnyTraining
 from ..settings.sections import ModelSettings, TokenizerSettings
 
 # A run warns if the training data has fewer than `LEAST_TOKENS_PER_ENTRY` tokens for each entry of the
@@ -73,6 +77,39 @@ def build_model(
     # Without `allow_custom_entries`, transformers ignores search settings that it does not define.
     built.generation_config.update(allow_custom_entries=True, **search)
     return built
+
+
+def prepare_for_training(model: PreTrainedModel, training: AnyTraining) -> None:
+    """Freeze the weights in `training.frozen`. With `training.gradient_checkpointing`, let the backward pass
+    compute the activations of the layers again.
+    """
+    for weight in frozen_weights(model, training.frozen):
+        weight.requires_grad_(False)
+    if training.gradient_checkpointing:
+        # transformers 5.23 has renamed `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)()
+
+
+def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
+    """Return the weights of the modules and parameters in `names`, such as "encoder" or
+    "decoder.embed_tokens". A tied weight belongs to all modules that use the weight.
+    """
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    known = {".".join(name.split(".")[:part]) for name in weights for part in range(1, name.count(".") + 2)}
+    found: dict[int, nn.Parameter] = {}
+    for name in names:
+        full = f"model.{name}" if f"model.{name}" in known else name
+        if full not in known:
+            nearest = nearest_name(name, sorted(part.removeprefix("model.") for part in known))
+            raise InvalidValueError(
+                f"`training.frozen` must name parts of the model, but has {name!r}; the nearest part is "
+                f"{nearest!r}."
+            )
+        found |= {id(weight): weight for key, weight in weights.items() if f"{key}.".startswith(f"{full}.")}
+    if names and all(id(weight) in found for weight in weights.values()):
+        raise InvalidValueError(f"`training.frozen` must not name all weights of the model, but is {names}.")
+    return [*found.values()]
 
 
 @dataclass(frozen=True, kw_only=True)

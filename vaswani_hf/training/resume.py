@@ -14,6 +14,7 @@ from ..checkpoint.files import (
     STATE_FILE,
     WEIGHTS_FILE,
     checkpoints_in,
+    explain_write_errors,
     step_of,
 )
 from ..checkpoint.manifest import metadata_of, verify_manifest
@@ -21,8 +22,8 @@ from ..checkpoint.results import read_results
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
-from .checkpoints import reason_to_stop
-from .processes import say
+from .checkpoints import put_back_replaced, reason_to_stop
+from .messages import counted, say
 
 
 def is_finished(folder: Path, new_values: dict[str, Any], saved_values: dict[str, Any]) -> bool:
@@ -106,8 +107,11 @@ def check_earlier_run(
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
     """Return the newest undamaged checkpoint of a run, or None for a new run. Print a line for each damaged
     checkpoint that is newer than the returned checkpoint. Raise an error if all checkpoints are damaged, or
-    if a finished model has no checkpoints.
+    if a finished model has no checkpoints. If the run was killed while it replaced a checkpoint, first move
+    the earlier checkpoint back to its place.
     """
+    with explain_write_errors(folder):
+        put_back_replaced(folder)
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
         fault = verify_manifest(checkpoint)
@@ -183,11 +187,7 @@ def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path,
     if before % num_processes == 0:
         remedy = f"set the key to {before // num_processes}"
     raise InvalidValueError(
-        f"`training.gradient_accumulation_steps` is {accumulation} with {_processes(num_processes)}, so a "
+        f"`training.gradient_accumulation_steps` is {accumulation} with {counted(num_processes, 'process')}, so a "
         f"step has {num_processes * accumulation:,} batches, but the run in '{folder}' that is "
         f"to be resumed has {before:,} batches in a step; {remedy or 'start as many processes as before'}."
     )
-
-
-def _processes(number: int) -> str:
-    return f"{number:,} process{'' if number == 1 else 'es'}"

@@ -4,7 +4,7 @@
 which `_train` calls them. Functions in run.py receive the whole recipe. Functions in other files of
 training/, except ablation.py and plan.py, receive only sections of the recipe.
 
-To follow a text from a corpus file to the loss, read `load_corpus` in tasks/translation.py, then
+To follow a text from a corpus file to the loss, read `load_corpus` in tasks/base.py, then
 data/corpus.py (text -> token ids), data/batching.py and batches.py (token ids -> batches), loop.py and
 trainer.py (training steps) and model/modeling_vaswani.py. To understand how a model is trained, you need not
 read resume.py (earlier runs), recipe_model.py (the untrained model), initialization.py (weights of other
@@ -53,11 +53,19 @@ from ..recipe.recipe import warmup_warnings
 from ..settings.sections import PublishingSettings
 from ..tasks import TASKS
 from . import checkpoints, finished, initialization, resume, run_results
-from .averaging import average_checkpoints
+from .averaging import average_weights
 from .hardware import resolve_defaults
 from .loop import add_callbacks, is_trained, run_training
-from .processes import Processes, said_at_intervals, say
-from .recipe_model import build_model, planned_config, planned_model, size_warnings
+from .messages import said_at_intervals, say
+from .processes import Processes
+from .recipe_model import (
+    build_model,
+    frozen_weights,
+    planned_config,
+    planned_model,
+    prepare_for_training,
+    size_warnings,
+)
 from .stopping import (
     GracefulShutdown,
     InterruptedRunError,
@@ -143,7 +151,9 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
         say(
             f"the run in '{folder}' is finished, but {damage}; these files are made again from the checkpoints"
         )
-    checkpoint = _find_checkpoint(recipe, processes)
+    checkpoint = processes.run_on_main(resume.find_checkpoint, folder, recipe.training, processes.count)
+    if checkpoint is not None:
+        resume.keep_number_of_threads(checkpoint)
     processes.run_on_main(_prepare_folder, recipe)
 
     # 3. Load the data, and make the model and the trainer.
@@ -298,7 +308,7 @@ def _check_recipe(recipe: Recipe, processes: Processes) -> None:
     _warn(processes.run_on_main(recipe.training_warnings), processes)
     planned = _planned_model(recipe)
     # An unknown name in `training.frozen` raises an error.
-    initialization.frozen_weights(planned, recipe.training.frozen)
+    frozen_weights(planned, recipe.training.frozen)
     # Build an optimizer now, so that a missing library is reported before the data is loaded.
     OPTIMIZERS[recipe.training.optimizer].build(planned, recipe.training, bf16=False)
 
@@ -307,21 +317,6 @@ def _warn(sentences: list[str], processes: Processes) -> None:
     if processes.is_first:
         for sentence in sentences:
             say(f"warning: {sentence}")
-
-
-def _find_checkpoint(recipe: Recipe, processes: Processes) -> Path | None:
-    """Return the checkpoint from which the run continues, or None for a new run."""
-    checkpoint = processes.run_on_main(_newest_checkpoint, recipe, processes.count)
-    if checkpoint is not None:
-        resume.keep_number_of_threads(checkpoint)
-    return checkpoint
-
-
-def _newest_checkpoint(recipe: Recipe, num_processes: int) -> Path | None:
-    folder = Path(recipe.output_dir)
-    with explain_write_errors(folder):
-        checkpoints.put_back_replaced(folder)
-    return resume.find_checkpoint(folder, recipe.training, num_processes)
 
 
 def _prepare_folder(recipe: Recipe) -> None:
@@ -364,7 +359,7 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
     new_tokenizers = checkpoint is None and processes.is_first
     with explain_write_errors(folder):
         if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
-            initialization.write_kept_tokenizers(initialization.find_bases(recipe.model), task, folder)
+            initialization.write_kept_tokenizers(recipe.model, task, folder)
             new_tokenizers = False
         return task.load_corpus(
             recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
@@ -374,15 +369,15 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """Create the model with random weights, or with the weights of the models in `model.init_from`. Freeze
-    the parameters that the recipe names. The trainer later loads the weights of a checkpoint.
+    """Create the model with random weights, or with the weights of the models in `model.init_from`, and
+    prepare the model for training. The trainer later loads the weights of a checkpoint.
     """
     model = _random_model(recipe, corpus)
     if checkpoint is None:
-        message = processes.main_process_first(_load_bases, recipe, model, corpus)
+        message = processes.main_process_first(initialization.load_base_weights, model, recipe.model, corpus)
         if message and processes.is_first:
             say(message)
-    initialization.freeze(model, recipe.training.frozen)
+    prepare_for_training(model, recipe.training)
     return model
 
 
@@ -392,14 +387,6 @@ def _random_model(recipe: Recipe, corpus: Corpus) -> PreTrainedModel:
         recipe.model, model_class, corpus, recipe.decoding.settings(), recipe.seed
     )
     return model
-
-
-def _load_bases(recipe: Recipe, model: PreTrainedModel, corpus: Corpus) -> str:
-    """Load the weights of the models in `model.init_from`. Return a message about the models, or an empty
-    text if `model.init_from` names no model.
-    """
-    bases = initialization.find_bases(recipe.model)
-    return initialization.load_base_weights(model, bases, corpus) if bases else ""
 
 
 def _build_trainer(
@@ -505,7 +492,8 @@ def _final_model(
     chosen = checkpoints.final_checkpoints(folder, training, trainer.last_step)
     if training.average_checkpoints:
         say(f"averaging the last {len(chosen)} checkpoints")
-    model.load_state_dict(average_checkpoints(chosen, checkpoints.final_weights_file(training)))
+    file = checkpoints.final_weights_file(training)
+    model.load_state_dict(average_weights([checkpoint / file for checkpoint in chosen]))
     averaged = chosen if training.average_checkpoints else []
     return model, [checkpoints.step_in_name(checkpoint) for checkpoint in averaged]
 

@@ -33,7 +33,7 @@ from ..settings.data import DataSettings
 from ..settings.sections import PublishingSettings
 from ..version import __version__
 from .hardware import hardware_name
-from .processes import said_at_intervals, say
+from .messages import said_at_intervals, say
 from .trainer import VaswaniTrainer
 
 # The limits for the examples of the model card: the number of texts, and the length of a text (characters).

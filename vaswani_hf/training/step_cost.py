@@ -26,8 +26,8 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
 from .moving_average import MovingAverage
-from .recipe_model import planned_model
-from .training_step import BatchShape, full_batch, loss_function, set_up_training
+from .planned_step import BatchShape, full_batch, loss_function
+from .recipe_model import planned_model, prepare_for_training
 
 aten = torch.ops.aten
 
@@ -95,7 +95,7 @@ def step_cost(
         model.load_state_dict(fake_weights, assign=True)
         model.tie_weights()
         del fake_weights
-        set_up_training(model, training)
+        prepare_for_training(model, training)
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 

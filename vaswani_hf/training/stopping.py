@@ -23,7 +23,8 @@ import multiprocess
 
 from ..checkpoint.files import checkpoints_in
 from ..exit_codes import FAILURE, INTERRUPTED
-from .processes import Processes, say
+from .messages import say
+from .processes import Processes
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Signals that arrive within this number of seconds count as one signal, because a scheduler and a launcher

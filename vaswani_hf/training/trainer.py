@@ -7,7 +7,6 @@ checkpoints.py writes the checkpoints.
 """
 
 import dataclasses
-import re
 import time
 from functools import partial
 from pathlib import Path
@@ -38,19 +37,7 @@ from .moving_average import MovingAverage, OptimizerAverage, WeightAverage
 from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast
 from .stopping import GracefulShutdown
-from .training_step import enable_gradient_checkpointing
 from .validation import Validation
-
-# Register the device "cpu:0", because `torch.load` does not know "cpu:0". If several processes train on a
-# CPU, transformers 5.17 loads the state of the optimizer to the device "cpu:0".
-try:
-    torch.serialization.default_restore_location(torch.UntypedStorage(), "cpu:0")
-except RuntimeError:
-    torch.serialization.register_package(
-        11,
-        lambda storage: None,
-        lambda storage, device: storage if re.fullmatch(r"cpu:\d+", device) else None,
-    )
 
 
 class VaswaniTrainer(Seq2SeqTrainer):
@@ -104,8 +91,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
             moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
             self.add_callback(moving_average)
             self.weight_average = moving_average
-        if training.gradient_checkpointing:
-            enable_gradient_checkpointing(self.model)
 
     @property
     def last_step(self) -> int:

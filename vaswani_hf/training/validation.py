@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
-from ..data.batching import PairRows, TokenBudgetSampler
+from ..data.batching import PairRows, cut_into_batches
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..evaluation.evaluate import negative_log_likelihood, perplexity
@@ -72,7 +72,7 @@ class Validation:
     def _batches(self, accelerator: Accelerator) -> DataLoader:
         """Return this process's share of the validation batches."""
         budget = max(self.evaluation.tokens_per_batch, self.corpus.max_length)
-        batches = list(TokenBudgetSampler(*pair_lengths(self.corpus.validation), budget, budget, seed=None))
+        batches = cut_into_batches(*pair_lengths(self.corpus.validation), budget, budget)
         return DataLoader(
             PairRows(self.corpus.validation),
             batch_sampler=batches[accelerator.process_index :: accelerator.num_processes],

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from transformers import TrainerCallback
 
 from training_peers.turns import Turns
-from vaswani_hf.data.batching import PairCollator, PairRows, TokenBudgetSampler
+from vaswani_hf.data.batching import PairCollator, PairRows, cut_into_batches
 from vaswani_hf.data.columns import pair_lengths
 from vaswani_hf.data.corpus import Corpus
 from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
@@ -54,7 +54,7 @@ def validation_loss(model: torch.nn.Module, corpus: Corpus) -> float:
     budget = max(2048, corpus.max_length)
     total = 0.0
     tokens = 0
-    for batch in TokenBudgetSampler(*pair_lengths(corpus.validation), budget, budget, seed=None):
+    for batch in cut_into_batches(*pair_lengths(corpus.validation), budget, budget):
         inputs = {name: tensor.to(device) for name, tensor in collator(pairs.__getitems__(batch)).items()}
         labels = inputs["labels"].flatten()
         logits = model(**inputs).logits.float().flatten(0, 1)

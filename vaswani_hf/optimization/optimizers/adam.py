@@ -37,16 +37,15 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     return [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
 
 
-def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
-    """Return PyTorch's fused AdamW. With a weight decay of 0, AdamW equals Adam."""
-    groups = decay_groups(model, weight_decay)
+def fused_adamw(groups: list[dict[str, Any]], settings: AdamSettings) -> torch.optim.AdamW:
+    """Return PyTorch's fused AdamW for parameter groups. With a weight decay of 0, AdamW equals Adam."""
     betas = (settings.adam_beta1, settings.adam_beta2)
     return torch.optim.AdamW(groups, betas=betas, eps=settings.adam_epsilon, fused=True)
 
 
 def build_adam(model: nn.Module, settings: AdamSettings, *, bf16: bool) -> torch.optim.AdamW:
     """Return the optimizer Adam for the weights of a model."""
-    return fused_adamw(model, settings, weight_decay=0.0)
+    return fused_adamw(decay_groups(model, 0.0), settings)
 
 
 ADAM = Optimizer("adam", build_adam, AdamSettings, needs_whole_weights=False)

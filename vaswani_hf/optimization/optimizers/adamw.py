@@ -5,7 +5,7 @@ from torch import nn
 
 from ...settings.keys import recipe_key
 from ..entries import Optimizer
-from .adam import AdamSettings, fused_adamw
+from .adam import AdamSettings, decay_groups, fused_adamw
 
 
 class AdamWSettings(AdamSettings):
@@ -17,7 +17,7 @@ class AdamWSettings(AdamSettings):
 
 def build_adamw(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> torch.optim.AdamW:
     """Return the optimizer AdamW for the weights of a model."""
-    return fused_adamw(model, settings, settings.weight_decay)
+    return fused_adamw(decay_groups(model, settings.weight_decay), settings)
 
 
 ADAMW = Optimizer("adamw", build_adamw, AdamWSettings, needs_whole_weights=False)

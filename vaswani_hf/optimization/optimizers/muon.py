@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..entries import Optimizer
-from .adam import AdamSettings
+from .adam import fused_adamw
 from .adamw import AdamWSettings
 
 # The decay rate of the momentum (Jordan et al. 2024).
@@ -68,28 +68,12 @@ class Muon(torch.optim.Optimizer):
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """Trains `matrices` with Muon, and `others` with AdamW without weight decay, at equal learning rates."""
+    """Joins Muon and AdamW, the two optimizers in `parts`, to one optimizer."""
 
-    def __init__(
-        self,
-        matrices: list[nn.Parameter],
-        others: list[nn.Parameter],
-        settings: AdamSettings,
-        weight_decay: float,
-        bf16: bool,
-    ):
-        super().__init__([*matrices, *others], {})
-        self.parts: list[torch.optim.Optimizer] = []
-        # PyTorch raises an error for an empty list of weights. `matrices` is empty if all matrices are
-        # frozen.
-        if matrices:
-            self.parts.append(Muon(matrices, weight_decay, bf16))
-        if others:
-            betas = (settings.adam_beta1, settings.adam_beta2)
-            adamw = torch.optim.AdamW(
-                others, betas=betas, eps=settings.adam_epsilon, weight_decay=0.0, fused=True
-            )
-            self.parts.append(adamw)
+    def __init__(self, parts: list[torch.optim.Optimizer]):
+        groups = [group for part in parts for group in part.param_groups]
+        super().__init__([weight for group in groups for weight in group["params"]], {})
+        self.parts = parts
         self._take_parts()
 
     def _take_parts(self) -> None:
@@ -116,16 +100,25 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> MuonAndAdamW:
-    """Return the optimizer "muon". AdamW trains embeddings, output projection, layer norms and biases."""
-    matrices = [weight for weight in muon_matrices(model) if weight.requires_grad]
-    of_muon = {id(weight) for weight in matrices}
-    others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in of_muon]
-    return MuonAndAdamW(matrices, others, settings, settings.weight_decay, bf16)
-
-
-def muon_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """Return the weights that Muon trains: the matrices of the layers."""
-    return [weight for name, weight in model.named_parameters() if weight.dim() == 2 and ".layers." in name]
+    """Return the optimizer "muon". Muon trains the matrices of the layers. AdamW trains embeddings, output
+    projection, layer norms and biases, without weight decay. The learning rates of Muon and AdamW are equal.
+    """
+    matrices = []
+    others = []
+    for name, weight in model.named_parameters():
+        if not weight.requires_grad:
+            continue
+        if weight.dim() == 2 and ".layers." in name:
+            matrices.append(weight)
+        else:
+            others.append(weight)
+    parts: list[torch.optim.Optimizer] = []
+    # PyTorch raises an error for an empty list of weights. `matrices` is empty if all matrices are frozen.
+    if matrices:
+        parts.append(Muon(matrices, settings.weight_decay, bf16))
+    if others:
+        parts.append(fused_adamw([{"params": others, "weight_decay": 0.0}], settings))
+    return MuonAndAdamW(parts)
 
 
 # The Newton-Schulz iteration needs complete matrices, but FSDP and DeepSpeed divide matrices between

@@ -25,12 +25,12 @@ class SimCutSettings(Settings):
     """The probability with which the second pass of SimCut leaves out a token."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SimCutLoss(TwoPassLoss):
     """Computes the loss of SimCut. The loss contains the cross-entropy of the first pass only."""
 
     # The probability that the second pass of SimCut replaces a token embedding by zeros.
-    cut_rate: float = SimCutSettings.model_fields["simcut_p"].default
+    cut_rate: float
     is_symmetric = False
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ class SimCutLoss(TwoPassLoss):
 def _build(
     model: VaswaniForSeq2SeqLM, settings: SimCutSettings, autocast: Callable[[], AbstractContextManager]
 ) -> SimCutLoss:
-    return SimCutLoss(model, settings.simcut_alpha, autocast, settings.simcut_p)
+    return SimCutLoss(model, settings.simcut_alpha, autocast, cut_rate=settings.simcut_p)
 
 
 SIMCUT = Regularizer("simcut", _build, SimCutSettings, strength="simcut_alpha", num_passes=2)

@@ -40,7 +40,7 @@ class TwoPassLoss:
     model: VaswaniForSeq2SeqLM
     alpha: float
     autocast: Callable[[], AbstractContextManager] = nullcontext
-    is_symmetric: ClassVar[bool] = True
+    is_symmetric: ClassVar[bool]
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of the second pass: [B, S, D] in the encoder, and [B, T, D] in the decoder.

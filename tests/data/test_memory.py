@@ -1,10 +1,10 @@
-"""Tests of vaswani_hf/training/allocation.py."""
+"""Tests of vaswani_hf/data/memory.py."""
 
 import os
 
 import pytest
 
-from vaswani_hf.training.allocation import limit_primitive_cache
+from vaswani_hf.data.memory import limit_primitive_cache
 
 VARIABLE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 

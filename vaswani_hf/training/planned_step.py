@@ -1,4 +1,6 @@
-"""A training step without the Trainer and without a corpus, for step_cost.py (cost) and measure.py (time)."""
+"""A training step of `vaswani plan`, without the Trainer and without a corpus: the loss, and a batch without
+padding. step_cost.py counts the cost of the step, and measure.py measures its time.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,23 +12,6 @@ from transformers import PreTrainedModel
 
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
-from .initialization import freeze
-
-
-def set_up_training(model: PreTrainedModel, training: AnyTraining) -> None:
-    """Prepare a model for training: no key-value cache, frozen weights, gradient checkpointing."""
-    model.train()
-    model.config.use_cache = False
-    freeze(model, training.frozen)
-    if training.gradient_checkpointing:
-        enable_gradient_checkpointing(model)
-
-
-def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
-    """Turn on gradient checkpointing: the backward pass computes the activations of the layers again."""
-    # transformers 5.23 has renamed `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
-    enable = getattr(model, "activation_checkpointing_enable", None)
-    (enable or model.gradient_checkpointing_enable)()
 
 
 def loss_function(
