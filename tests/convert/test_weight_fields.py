@@ -1,10 +1,11 @@
 """The config fields that follow from the weights of an imported checkpoint."""
 
 import pytest
+import torch
 from factories import tiny_model
 from sentences import refused
 
-from vaswani_hf.convert.weights import EMBEDDINGS, weight_fields
+from vaswani_hf.convert.weights import EMBEDDINGS, norm_fields, weight_fields
 
 SOURCE, TARGET = EMBEDDINGS
 
@@ -35,3 +36,12 @@ def test_a_missing_weight_is_one_sentence(is_shared):
         f"The checkpoint of Toy lacks the weight that corresponds to {SOURCE}; take all weights from one checkpoint."
     ):
         weight_fields(state, "Toy", is_shared=is_shared, is_tied=is_shared)
+
+
+def test_a_final_layer_norm_in_only_one_stack_is_one_sentence():
+    state = {"model.decoder.layer_norm.weight": torch.ones(1)}
+    with refused(
+        "The original has `final LayerNorm` 'only in the decoder', and cannot be imported, because either both "
+        "the encoder and the decoder must end with a LayerNorm, or neither."
+    ):
+        norm_fields(state, "pre", "pre")
