@@ -399,7 +399,10 @@ MARIAN_MT = ImportFormat(
     loses=(
         "`<pad>` gets the probability 0, while MarianMT gives `<pad>` a small probability. Models with "
         "Moses and BPE tokenizers are refused. If a SentencePiece piece of several characters is missing "
-        "in `vocab.json`, the imported tokenizers never use the piece."
+        "in `vocab.json`, the imported tokenizers never use the piece. MarianMT reads the tag of a target "
+        "language only at the beginning of a text; the imported tokenizers read the tag everywhere. The "
+        "imported tokenizers can lose a combining character after a compatibility character, such as a "
+        "ligature."
     ),
     options=("timescales",),
 )
