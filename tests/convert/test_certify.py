@@ -150,6 +150,10 @@ def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
     assert wrong["changed"] == 0
     assert len(faults(Certificate(**certificate))) == 2
     assert "- MarianMT (float32): the runtime has ended" in printed.out
+    # The second run ends before the measurement, because the output exists.
+    assert main([*words, "--formats", "marian", "--output", str(output)]) == 2
+    printed = capsys.readouterr()
+    assert "exists and is not an empty folder" in printed.err and "1 of 1" not in printed.err
 
 
 def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tmp_path, monkeypatch):

@@ -183,6 +183,7 @@ REFUSED = {
     "activation": (change("model.encoder", activation="tanh"), "has `activation` 'tanh'"),
     "two activations": (change("model.decoder", activation="relu"), "has `decoder.activation` 'relu'"),
     "scale": (change("model.decoder.embeddings", scale=False), "has `decoder.embeddings.scale` False"),
+    "alpha": (change("model.decoder", alpha=0.0), "has `decoder.alpha` 0.0"),
     "prompts": (change("data.special_symbols", sep_token="<sep>"), "has `sep_token` '<sep>'"),
 }
 

@@ -5,8 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
-from factories import TINY_SHAPE, write_recipe
+from factories import TINY_SHAPE, damage, write_recipe
 from huggingface_hub import HfApi
 from parity import record_parity
 from safetensors.torch import load_file
@@ -254,6 +255,12 @@ def test_folders_of_other_formats_are_refused(tmp_path, vaswani):
         ('{"add_source_eos": false}', ["--from", "marian_mt"], 1, "can be exported but not imported"),
         ('{"model_type": "vaswani"}', [], 1, "is already a checkpoint of this package; use the checkpoint"),
         ('{"model_type": "t5"}', [], 1, "is not recognised as a checkpoint of a format that can be imported"),
+        (
+            '{"model_type": "t5"}',
+            ["--from", "eole"],
+            1,
+            "is not recognised as a checkpoint of Eole, and cannot be",
+        ),
         ('{"model_type": "t5"}', ["--from", "t5"], 2, '`format` must be "marian_mt"'),
     ):
         (tmp_path / "config.json").write_text(config)
@@ -271,3 +278,35 @@ def test_the_oldest_models_are_refused(tmp_path, vaswani):
     )
     assert code == 1 and error.startswith(message)
     assert not list(tmp_path.glob("*ours*"))
+
+
+def without_a_weight(content):
+    state = safetensors.torch.load(content)
+    del state["model.encoder.layers.0.fc1.weight"]
+    return safetensors.torch.save(state, {"format": "pt"})
+
+
+def with_a_short_weight(content):
+    state = safetensors.torch.load(content)
+    state["model.encoder.layers.0.fc1.bias"] = torch.zeros(3)
+    return safetensors.torch.save(state, {"format": "pt"})
+
+
+# The name of a file, the function that changes the content of the file, and a part of the message.
+DAMAGES = [
+    ("model.safetensors", without_a_weight, "model.encoder.layers.0.fc1.weight is missing; take the config"),
+    ("model.safetensors", with_a_short_weight, "model.encoder.layers.0.fc1.bias is of another shape"),
+    ("vocab.json", lambda content: b'{"</s>": "0"}', "must map each token to an id, but does not"),
+    ("vocab.json", lambda content: content.replace(b"<unk>", b"<UNK>"), "must contain the token <unk>, but"),
+    ("vocab.json", lambda content: content.replace(b"<pad>", b"<PAD>"), "must contain the token <pad>, but"),
+    ("vocab.json", lambda content: b'{"</s>": 0}', "must contain a token with the id 70, but does"),
+]
+
+
+@pytest.mark.parametrize(("file", "change", "message"), DAMAGES, ids=range(len(DAMAGES)))
+def test_a_damaged_folder_is_refused_in_one_sentence(opus, tmp_path, vaswani, file, change, message):
+    folder = shutil.copytree(opus / "marian", tmp_path / "marian")
+    damage(folder / file, change)
+    code, _, sentence = vaswani("import", folder, tmp_path / "ours")
+    assert code == 1 and message in sentence
+    assert not (tmp_path / "ours").exists()

@@ -8,6 +8,7 @@ from sentences import refused
 from vaswani_hf.convert.weights import (
     EMBEDDINGS,
     WeightNames,
+    norm_fields,
     parts,
     same_names,
     stack_names,
@@ -95,3 +96,12 @@ def test_features_in_halves_return_to_their_order():
     assert halves[name].equal(torch.cat((state[name][:, 0::2], state[name][:, 1::2]), dim=1))
     name = "model.encoder.layers.0.fc2.bias"
     assert halves[name].equal(torch.cat((state[name][0::2], state[name][1::2])))
+
+
+def test_a_final_layer_norm_in_only_one_stack_is_one_sentence():
+    state = {"model.decoder.layer_norm.weight": torch.ones(1)}
+    with refused(
+        "The original has `final LayerNorm` 'only in the decoder', and cannot be imported, because either both "
+        "the encoder and the decoder must end with a LayerNorm, or neither."
+    ):
+        norm_fields(state, "pre", "pre")

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,7 @@ from .output import standard_output
 from .recorded_split import NamedTestSet, recorded_test_set
 
 if TYPE_CHECKING:
+    from ..publish.certificate import Certificate
     from ..recipe.recipe import Recipe
 
 
@@ -54,14 +55,33 @@ def run(options: CertifyOptions) -> None:
     """Print and write the certificate. Raise an error if an export in float32 differs too much."""
     from ..checkpoint.files import CERTIFICATE_FILE, new_folder, write_whole
     from ..checkpoint.loading import checkpoint_folder
-    from ..convert.certify import CertificateError, certify, faults
+    from ..convert.certify import CertificateError, faults
     from ..recipe.published import recorded_recipe
 
     output = standard_output()
     folder = checkpoint_folder(options.model_name)
-    recipe: Any = recorded_recipe(folder)
+    recipe = recorded_recipe(folder)
+    if options.output is None:
+        certificate = _measure(options, recipe)
+        write_whole(folder / CERTIFICATE_FILE, certificate.as_text())
+    else:
+        # Check the folder before the measurement, because the measurement takes minutes.
+        with new_folder(Path(options.output)) as new:
+            certificate = _measure(options, recipe)
+            new.mkdir()
+            write_whole(new / CERTIFICATE_FILE, certificate.as_text())
+    output.write(f"{certificate.as_table()}\n".encode(errors="replace"))
+    found = faults(certificate)
+    if found:
+        raise CertificateError("; ".join(found))
+
+
+def _measure(options: CertifyOptions, recipe: "Recipe | None") -> "Certificate":
+    """Measure the exports of the checkpoint on the test set."""
+    from ..convert.certify import certify
+
     test_set = _test_set(options, recipe)
-    certificate = certify(
+    return certify(
         options.model_name,
         test_set.sources[: options.num_sentences],
         test_set.references[: options.num_sentences],
@@ -71,17 +91,6 @@ def run(options: CertifyOptions) -> None:
         test_set=f"`{test_set.name}`",
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    text = certificate.as_text()
-    if options.output is None:
-        write_whole(folder / CERTIFICATE_FILE, text)
-    else:
-        with new_folder(Path(options.output)) as new:
-            new.mkdir()
-            write_whole(new / CERTIFICATE_FILE, text)
-    output.write(f"{certificate.as_table()}\n".encode(errors="replace"))
-    found = faults(certificate)
-    if found:
-        raise CertificateError("; ".join(found))
 
 
 def _test_set(options: CertifyOptions, recipe: "Recipe | None") -> NamedTestSet:

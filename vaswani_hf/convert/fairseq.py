@@ -260,7 +260,7 @@ def _config(
         activation_dropout=settings.get("activation_dropout") or settings.get("relu_dropout") or 0.0,
         activation_function=_ACTIVATIONS[settings.get("activation_fn", "relu")],
         # In models of the oldest fairseq versions, no LayerNorm follows the last layer of a pre-norm stack.
-        **norm_fields(state, of_encoder, of_decoder, field="no_decoder_final_norm"),
+        **norm_fields(state, of_encoder, of_decoder),
         **position_fields(state, has_positions),
         position_timescales="tensor2tensor",
         position_offset=_PAD + 1,

@@ -22,6 +22,7 @@ from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.tokenizing_vaswani import check_tokenizers
 from ..publish.model_card import model_card
+from ..settings.base import first_line_of
 from ..settings.names import alternatives
 from ..version import are_installed, install_command
 from .annotated_transformer import ANNOTATED_TRANSFORMER
@@ -141,9 +142,15 @@ def import_checkpoint(
             imported = _read(entry, path, source, options)
         except (InvalidValueError, UnsupportedError):
             raise
-        except Exception:
-            # A library can raise any error for a file that is only a pointer of git-lfs.
+        except Exception as error:
+            # A library can raise any error for a file that is only a pointer of git-lfs, or for a checkpoint
+            # of another format.
             _refuse_lfs_pointers(path)
+            if format is not None and not entry.recognise(path):
+                raise ValueError(
+                    f"'{source}' is not recognised as a checkpoint of {entry.title}, and cannot be read "
+                    f"({first_line_of(error)}); name another format with `--from`, or check the path."
+                ) from error
             raise
         imported.facts = {**_facts_of_card(path), **imported.facts}
         imported.config.validate_architecture()

@@ -28,6 +28,7 @@ from .import_formats import (
     Logits,
     ReadOptions,
     generation_config,
+    refuse,
     require,
     require_known,
 )
@@ -126,7 +127,6 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
             own,
             model["encoder"].get("layer_norm", "pre"),
             model["decoder"].get("layer_norm", "post"),
-            field="decoder.layer_norm",
         ),
         encoder_attention_heads=encoder.get("num_heads", 4),
         decoder_attention_heads=model["decoder"].get("num_heads", 8),
@@ -167,6 +167,10 @@ def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
     require("decoder.type", decoder.get("type", "transformer"), "transformer", reason)
     activation = encoder.get("activation", "relu")
     require_known("activation", activation, _ACTIVATIONS)
+    for name, stack in (("encoder", encoder), ("decoder", decoder)):
+        alpha = stack.get("alpha", 1.0)
+        if alpha <= 0:
+            refuse(f"{name}.alpha", alpha, "the factor of the residual connections must be positive")
     reason = "the encoder and the decoder must have the same value"
     require("decoder.activation", decoder.get("activation", "relu"), activation, reason)
     if not model.get("tied_embeddings", False):

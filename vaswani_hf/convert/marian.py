@@ -23,7 +23,8 @@ import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
-from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
+from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE, DamagedFileError
+from ..checkpoint.loading import load_with_report, refuse_load_faults
 from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
@@ -230,7 +231,10 @@ def _generation_config(
 
 def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
     """Read a MarianMT checkpoint of transformers, such as an OPUS-MT model."""
-    marian = MarianMTModel.from_pretrained(path, dtype=torch.float32).eval()
+    marian, load_report = load_with_report(MarianMTModel, path, dtype=torch.float32)
+    # transformers initializes missing weights with random values.
+    refuse_load_faults(load_report, path)
+    marian.eval()
     state = marian.state_dict()
     pad = marian.config.pad_token_id
     bias = state["final_logits_bias"].squeeze(0)
@@ -301,26 +305,37 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
     settings = {}
     if (path / TOKENIZER_FILES[1]).is_file():
         settings = read_json_object(path, TOKENIZER_FILES[1], path)
-    vocabulary = read_json_object(path, "vocab.json", path)
-    vocabularies = [vocabulary, vocabulary]
-    if settings.get("separate_vocabs", False):
-        vocabularies[1] = read_json_object(path, "target_vocab.json", path)
+    names = ["vocab.json", "target_vocab.json" if settings.get("separate_vocabs", False) else "vocab.json"]
+    vocabularies = [_read_vocabulary(path, name) for name in names]
     tokenizers = []
-    for file, ids in zip((_SOURCE_SPM, _TARGET_SPM), vocabularies, strict=True):
+    for file, name, ids in zip((_SOURCE_SPM, _TARGET_SPM), names, vocabularies, strict=True):
         by_id = {number: token for token, number in ids.items()}
-        tokenizer = fast_tokenizer(
-            read_sentencepiece(path / file),
-            ids,
-            SpecialTokens(
-                pad=_text_of(settings.get("pad_token", "<pad>")),
-                start=by_id[decoder_start_token_id(config)],
-                end=_text_of(settings.get("eos_token", "</s>")),
-                unknown=_text_of(settings.get("unk_token", "<unk>")),
-            ),
-            model_max_length=settings.get("model_max_length", 512),
+        start_id = decoder_start_token_id(config)
+        if start_id not in by_id:
+            raise DamagedFileError(
+                f"{name} of '{path}' must contain a token with the id {start_id}, but does not"
+            )
+        special = SpecialTokens(
+            pad=_text_of(settings.get("pad_token", "<pad>")),
+            start=by_id[start_id],
+            end=_text_of(settings.get("eos_token", "</s>")),
+            unknown=_text_of(settings.get("unk_token", "<unk>")),
         )
-        tokenizers.append(tokenizer)
+        for token in special:
+            if token not in ids:
+                raise DamagedFileError(f"{name} of '{path}' must contain the token {token}, but does not")
+        length = settings.get("model_max_length", 512)
+        tokenizers.append(
+            fast_tokenizer(read_sentencepiece(path / file), ids, special, model_max_length=length)
+        )
     return tokenizer_pair(tokenizers, vocabularies), languages_of_settings(settings)
+
+
+def _read_vocabulary(path: Path, name: str) -> dict[str, int]:
+    ids = read_json_object(path, name, path)
+    if not all(isinstance(number, int) for number in ids.values()):
+        raise DamagedFileError(f"{name} of '{path}' must map each token to an id, but does not")
+    return ids
 
 
 def _text_of(token: Any) -> str:
@@ -388,7 +403,10 @@ MARIAN_MT = ImportFormat(
     loses=(
         "`<pad>` gets the probability 0, while MarianMT gives `<pad>` a small probability. Models with "
         "Moses and BPE tokenizers are refused. If a SentencePiece piece of several characters is missing "
-        "in `vocab.json`, the imported tokenizers never use the piece."
+        "in `vocab.json`, the imported tokenizers never use the piece. MarianMT reads the tag of a target "
+        "language only at the beginning of a text; the imported tokenizers read the tag everywhere. The "
+        "imported tokenizers can lose a combining character after a compatibility character, such as a "
+        "ligature."
     ),
     options=("timescales",),
 )

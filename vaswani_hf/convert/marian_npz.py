@@ -291,7 +291,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
     add_biases(own)
     config = VaswaniConfig(
         **weight_fields(own, TITLE, is_shared=is_shared, is_tied=is_tied),
-        **norm_fields(own, norm_position, norm_position, field="transformer-postprocess-top"),
+        **norm_fields(own, norm_position, norm_position),
         layer_norm_eps=EPSILONS[settings["type"]],
         encoder_attention_heads=settings.get("transformer-heads", 8),
         decoder_attention_heads=settings.get("transformer-heads", 8),

@@ -163,7 +163,7 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
         attention_dropout=encoder.get("dropout_attention", 0.1),
         activation_dropout=encoder.get("dropout_act", 0.1),
         activation_function=_ACTIVATIONS[encoder["act_type"]],
-        **norm_fields(own, norm_position, norm_position_of_decoder, field="final_process"),
+        **norm_fields(own, norm_position, norm_position_of_decoder),
         layer_norm_eps=_LAYER_NORM_EPS,
         **position_fields(own, has_positions=True),
         bos_token_id=_BOS,

@@ -131,7 +131,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         attention_dropout=facts.dropout,
         activation_dropout=facts.dropout,
         activation_function=facts.activation,
-        **norm_fields(own, norm_position, norm_position, field="decoder.norm"),
+        **norm_fields(own, norm_position, norm_position),
         layer_norm_eps=facts.layer_norm_eps,
         scale_embedding=facts.scale_embedding,
         bos_token_id=facts.bos_token_id,

@@ -14,7 +14,7 @@ import torch
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import sinusoids
-from .import_formats import require
+from .import_formats import refuse, require
 
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 STACKS = ("encoder", "decoder")
@@ -258,11 +258,10 @@ def position_fields(state: Mapping[str, torch.Tensor], has_positions: bool) -> d
 
 
 def norm_fields(
-    state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str, field: str
+    state: Mapping[str, torch.Tensor], of_encoder: str, of_decoder: str
 ) -> dict[str, str | bool | None]:
     """Return the config fields about the LayerNorms. `of_encoder` and `of_decoder` are the positions of the
-    LayerNorms, "pre" or "post". `field` is a name for the error message: the format's name of the final
-    LayerNorm, or of a setting for the final LayerNorm.
+    LayerNorms, "pre" or "post". Raise an `UnsupportedError` if this package cannot express the LayerNorms.
     """
     encoder_ends, decoder_ends = (
         f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")
@@ -270,8 +269,10 @@ def norm_fields(
     final_norm = None
     if (encoder_ends, decoder_ends) != (of_encoder == "pre", of_decoder == "pre"):
         final_norm = encoder_ends
-        reason = "either both the encoder and the decoder must end with a LayerNorm, or neither"
-        require(field, decoder_ends, encoder_ends, reason)
+        if encoder_ends != decoder_ends:
+            stack = "encoder" if encoder_ends else "decoder"
+            reason = "either both the encoder and the decoder must end with a LayerNorm, or neither"
+            refuse("final LayerNorm", f"only in the {stack}", reason)
     return {
         "norm_position": of_encoder,
         "norm_position_of_decoder": None if of_encoder == of_decoder else of_decoder,
