@@ -60,7 +60,7 @@ class DistillOptions(_SearchFields, EngineOptions, WorkerOptions, RecipeOptions)
                 "`--output` must end in .jsonl, because `--train_pairs` recognises JSON lines by this "
                 f"ending, but is {self.output}."
             )
-        check_output(self.output, {}, resume=self.resume)
+        check_output(self.output, {}, resume=self.resume, can_resume=True)
         return self
 
 
@@ -76,7 +76,10 @@ def run(options: DistillOptions) -> None:
     chosen = TranslationOptions.of(**options.translation_settings())
     # Lock the output file before reading the file, because another process can write to the file.
     with output_file(
-        options.output, "free disk space and run the command again with `--resume`", resume=options.resume
+        options.output,
+        "free disk space and run the command again with `--resume`",
+        resume=options.resume,
+        can_resume=True,
     ) as file:
         finished = distillation.read_finished_part(options.output)
         pairs, dataset_revision = distillation.training_pairs(recipe.data, recipe.seed, finished.record)

@@ -69,13 +69,15 @@ def check_output(
     path: str | None,
     inputs: Mapping[str, str | None],
     *,
-    resume: bool | None = None,
+    resume: bool = False,
+    can_resume: bool = False,
     option: str = "--output",
 ) -> None:
     """Raise an error if an output would overwrite another file or cannot be written.
 
     `inputs` maps options to the files that the command reads. None as a path means standard output or
-    standard input. `resume` is None if the command has no option `--resume`.
+    standard input. `resume` allows an existing file. If `can_resume` is true, the error about an existing
+    file advises `--resume`.
     """
     output = _identity(sys.stdout if path is None else path)
     for name, source in inputs.items():
@@ -94,18 +96,16 @@ def check_output(
         raise InvalidValueError(f"`{option}` must be in an existing folder, but is {path}.")
     if os.path.isfile(path):
         check_not_in_use(path, f"`{option}` {path}")
-    _check_new(path, resume, option)
+    _check_new(path, option, resume, can_resume)
     if path.endswith(".gz"):
         raise InvalidValueError(
             f"`{option}` is written without compression and must not end in .gz, but is {path}."
         )
 
 
-def _check_new(path: str, resume: bool | None, option: str) -> None:
+def _check_new(path: str, option: str, resume: bool, can_resume: bool) -> None:
     if os.path.lexists(path) and not resume:
-        way = "give another name"
-        if resume is not None:
-            way = "continue it with `--resume` or give another name"
+        way = "continue it with `--resume` or give another name" if can_resume else "give another name"
         raise InvalidValueError(f"`{option}` must be a new file, but {path} exists; {way}.")
 
 
@@ -120,10 +120,10 @@ def _identity(file: Any) -> tuple[int, int] | None:
 
 @contextmanager
 def output_file(
-    path: str, remedy: str, option: str = "--output", *, resume: bool | None = None
+    path: str, remedy: str, option: str = "--output", *, resume: bool = False, can_resume: bool = False
 ) -> Iterator[LineOutput]:
-    """Open and lock a file, and delete a new and empty file if the command fails. `path`, `option` and
-    `resume` are the arguments of `check_output`. `remedy` ends the error message of a failed write.
+    """Open and lock a file, and delete a new and empty file if the command fails. `remedy` ends the error
+    message of a failed write. The other arguments are the arguments of `check_output`.
     """
     with ExitStack() as stack:
         is_new = not os.path.lexists(path)
@@ -131,7 +131,7 @@ def output_file(
             if is_new or os.path.isfile(path):
                 stack.enter_context(locked_output(path, f"`{option}` {path}"))
             # Raise an error if another process has created the file after the options were checked.
-            _check_new(path, resume, option)
+            _check_new(path, option, resume, can_resume)
             is_new = not os.path.lexists(path)
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         except InUseError:

@@ -66,9 +66,17 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
         if self.text is None and self.input is None:
             standard_input()
         check_output(
-            self.output, {} if self.text is not None else {"--input": self.input}, resume=self.resume
+            self.output,
+            {} if self.text is not None else {"--input": self.input},
+            resume=self.resume,
+            can_resume=self.can_resume,
         )
         return self
+
+    @property
+    def can_resume(self) -> bool:
+        """True if `--resume` can continue the output of this input."""
+        return self.text is None
 
     @property
     def writes_json(self) -> bool:
@@ -172,7 +180,10 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
         yield standard_output(), 0
         return
     with output_file(
-        options.output, "free disk space and run the command again with `--resume`", resume=options.resume
+        options.output,
+        "free disk space and run the command again with `--resume`",
+        resume=options.resume,
+        can_resume=options.can_resume,
     ) as file:
         done, size = _complete_lines(options.output)
         if options.input is not None and done > count_lines(options.input, skips):

@@ -105,6 +105,11 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
         """True if the input is a single document with markup, such as HTML, instead of separate lines."""
         return self.input_format not in {"text", "json"}
 
+    @property
+    def can_resume(self) -> bool:
+        """True if `--resume` can continue the output of this input."""
+        return super().can_resume and not self.is_document
+
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
         if not self.stream:
@@ -210,7 +215,7 @@ def _write_document(options: TranslateOptions, document: str) -> None:
     if options.output is None:
         standard_output().write(data)
         return
-    with output_file(options.output, "free disk space and run the command again", resume=None) as file:
+    with output_file(options.output, "free disk space and run the command again") as file:
         file.write(data)
 
 
