@@ -137,8 +137,8 @@ class Results(Record):
     # The search settings that produced the scores, such as `num_beams`.
     decoding: dict[str, Any] | None = None
     # Maps recipe keys such as "training.max_steps" to the values of the finished run. If a user changes the
-    # value of a recorded key in the recipe, the finished run continues. `finished_with` is None if the
-    # scoring was interrupted: the run is then not finished.
+    # value of one of these keys in the recipe, `vaswani train` continues the training of the finished run.
+    # `finished_with` is None if the scoring was interrupted: the run is then not finished.
     finished_with: dict[str, Any] | None = {}
     data: DataRecord | None = None
     # Maps the name of each split to a dict. The dict contains the number of kept examples, and the number of

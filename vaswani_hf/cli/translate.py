@@ -131,7 +131,7 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
             )
         if (self.num_beams or 1) > 1:
             raise InvalidValueError(
-                "`--stream` shows greedy search and must come without `--num_beams` above 1."
+                f"`--num_beams` must be 1 with `--stream`, because `--stream` needs greedy search, but is {self.num_beams}."
             )
         return self
 

@@ -197,8 +197,8 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
     """Give `<pad>` a very low output bias, so that the probability of `<pad>` is 0. Also set the output
-    projection's row of `<pad>` to zero. If `<pad>` is the start token, do not change the row in a tied output
-    projection, because the row is also the decoder's start embedding.
+    projection's row of `<pad>` to zero. If `<pad>` is the start token, do not change the row of `<pad>` in a
+    tied output projection, because this row is also the decoder's start embedding.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"

@@ -168,8 +168,8 @@ def _evenly_full_bounds(
 
     def bounds(total: int, count: int) -> np.ndarray:
         # The token budgets of the first `count` batches add up to `total`. If `total` is not divisible by
-        # `count`, the last batches get a budget that is larger by one token. With the smaller budget for all
-        # batches, a batch could perhaps hold one sentence pair less. Then the pairs would need more batches.
+        # `count`, the last batches get a budget that is larger by one token. If all batches had the smaller
+        # budget, a batch could perhaps hold one sentence pair less, and the pairs would need more batches.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 

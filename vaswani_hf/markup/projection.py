@@ -232,8 +232,8 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair of tags to the longest run of free units between `start` and `end`. No other
-    pair of tags with the same parent encloses a free unit.
+    """Set the range of a pair of tags to the longest run of free units between `start` and `end`. A unit is
+    free if no other pair of tags with the same parent encloses the unit.
     """
     best = (start, start)
     run_start = start
@@ -252,8 +252,8 @@ def _position(node: Node, parent: Node, aligned: Aligned, sentences: Sequence[Bo
     The node comes directly after the translation of the preceding source unit. If the preceding source unit
     has no translation, the node comes directly before the translation of the following source unit. For an
     opening tag without a closing tag, the following source unit is tried first. If neither the preceding nor
-    the following source unit has a translation, the position is proportional. For example, a node in the
-    middle of the sentence stays in the middle.
+    the following source unit has a translation, the node has the same relative position in the translation as
+    in the source sentence. For example, a node in the middle of the sentence stays in the middle.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])

@@ -39,8 +39,8 @@ def translate_templates(texts: Sequence[str], translate: TranslateSentences) -> 
 
 
 def translate_tagged_texts(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
-    """Translate each text. Keep the source text if the translation has other tags, because the model itself
-    has then written a tag.
+    """Translate each text. Keep the source text if the tags of the translation differ from the tags of the
+    source text, because the model itself has then written a tag.
     """
     translations = translate_passages([_passage(text) for text in texts], translate)
     return [

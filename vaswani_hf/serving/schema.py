@@ -58,7 +58,7 @@ class ApiRequest(Protocol):
         ...
 
     def wanted(self) -> Wanted:
-        """Return a description of the translations that the client requests."""
+        """Return the texts of the request and the settings of their translations."""
         ...
 
     def answer(
@@ -121,7 +121,7 @@ class LibreTranslateRequest(DetectRequest):
         return value
 
     def wanted(self) -> Wanted:
-        """Return a description of the translations that the client requests."""
+        """Return the texts of the request and the settings of their translations."""
         settings = WantedSettings(
             # Ignore `alternatives` for documents, as LibreTranslate does for HTML documents.
             num_alternatives=self.alternatives if self.format == "text" else 0,
@@ -228,7 +228,7 @@ class TranslationsRequest(Settings):
         return self
 
     def wanted(self) -> Wanted:
-        """Return a description of the translations that the client requests."""
+        """Return the texts of the request and the settings of their translations."""
         settings = WantedSettings(
             num_alternatives=self.alternatives,
             has_scores=self.scores,

@@ -95,7 +95,7 @@ class Processes:
         return result
 
     def _broadcast(self, item: Any) -> Any:
-        """Return the (picklable) item of the first process in all processes."""
+        """Send the (picklable) item of the first process to all processes, and return the item."""
         if self._group is None:
             return item
         message = [item]

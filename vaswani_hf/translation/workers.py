@@ -22,8 +22,8 @@ from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
 # The maximum number of windows (groups of requests) per worker process that were sent, but whose translations
-# were not yet yielded. With a maximum above 1 window, a worker process is not idle while another worker
-# process translates an earlier window.
+# were not yet yielded. With only one window per worker process, a worker process would be idle while another
+# worker process translates an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 
