@@ -365,7 +365,8 @@ def _try_comet(options: EvaluateOptions, systems: "list[System]", test_set: "Tes
 
 def _metrics(scoring: _Scoring, system: str) -> tuple[Mapping[str, str], Callable[..., dict[str, Any]]]:
     """Return the titles of the scores, and the function that computes the scores. By default, use the scores
-    of the recipe's task. Without a recipe, or with `--split_compounds`, use the scores of translation.
+    of the recipe's task. Without a recipe, or with `--split_compounds`, use the scores of the task
+    `translation`.
     """
     from ..evaluation.bleu import score_translations
     from ..tasks import TASKS

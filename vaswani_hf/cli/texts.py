@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 # A function that converts a line, its number and the name of the input to a request.
 ReadRequest = Callable[[bytes, int, str], Request]
-# A function that returns a request, or a changed copy of the request, or raises an error.
+# A function that checks a request: raises an error for an invalid request, otherwise returns the request or a
+# changed copy.
 CheckRequest = Callable[[Request], Request]
 
 
@@ -75,7 +76,7 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
 
     @property
     def can_resume(self) -> bool:
-        """True if `--resume` can continue the output of this input."""
+        """True if the input permits `--resume`."""
         return self.text is None
 
     @property

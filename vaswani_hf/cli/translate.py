@@ -107,7 +107,7 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
 
     @property
     def can_resume(self) -> bool:
-        """True if `--resume` can continue the output of this input."""
+        """True if the input permits `--resume`."""
         return super().can_resume and not self.is_document
 
     @model_validator(mode="after")

@@ -120,7 +120,8 @@ def write_model(
     if entry.keeps_records:
         recipe = readable_record(recipe_file(checkpoint.folder))
         if recipe is not None:
-            # `vaswani distill` reads the languages from the recipe. The written recipe has no private paths.
+            # `vaswani distill` reads the languages from the recipe. Shorten the paths in the recipe, because
+            # full paths can be private.
             write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
         # `min_confidence` of the translator needs the calibration.
         _copy_file(CALIBRATION_FILE, checkpoint.folder, folder)

@@ -95,8 +95,8 @@ def has_model_type(model_type: str) -> Recognise:
 
 
 def has_texts(*texts: str) -> Recognise:
-    """Return a function that recognises a weight file whose header contains all `texts`, such as the name of
-    a weight.
+    """Return a function that recognises a weight file by texts in its header, such as the names of weights.
+    The header must contain all `texts`.
     """
 
     def recognise(path: Path) -> bool:

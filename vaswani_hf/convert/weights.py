@@ -111,7 +111,7 @@ def stack_names(
             package.
         projections (Mapping, optional): Maps the format's names of the projections in each attention layer to
             the names of this package.
-        stacks (Iterable): The stacks that have the modules: "encoder", "decoder" or both.
+        stacks (Iterable): The stacks that contain `modules`, by default the encoder and the decoder.
         prefix (str): The part of a weight name before "encoder" or "decoder", such as "model.".
         layer (str): The format's name of a layer in a stack.
         norm (str, optional): The format's name of the LayerNorm at the end of a stack.
@@ -308,8 +308,8 @@ def to_halves(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _reordered(state: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> dict[str, torch.Tensor]:
-    """Reorder the D features: write them into the rows of a matrix with the given shape, and read the columns
-    of the matrix.
+    """Reorder the D features: write the features row by row into a matrix of shape `shape`, and read the
+    matrix column by column.
     """
     reordered = {}
     for name, tensor in state.items():

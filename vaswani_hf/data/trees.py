@@ -40,8 +40,8 @@ _TOKEN = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-# In `NP-SBJ-1=2` and in `NP|ADJP`, the pattern matches the label NP. The pattern matches the whole of a label
-# between hyphens, such as `-LRB-`.
+# In `NP-SBJ-1=2` and in `NP|ADJP`, the pattern matches the label NP. If a label begins and ends with a
+# hyphen, as in `-LRB-`, the pattern matches the whole label.
 _LABEL = re.compile(r"-[^-]+-|[^-=|]+")
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
 

@@ -48,9 +48,9 @@ class Score(Record):
     Attributes:
         confidence_interval: The 95 % confidence interval. None for fewer than `FEWEST_SENTENCES` sentences. Not
             set for COMET.
-        p_bootstrap: The p-value (from 0 to 1) of the difference from the baseline, from the bootstrap. None if
-            fewer than `FEWEST_SENTENCES` translations differ from the baseline. Set only for the scores of other
-            systems than the baseline on all sentences.
+        p_bootstrap: The p-value (from 0 to 1) of the difference from the baseline, from the bootstrap. None
+            if fewer than `FEWEST_SENTENCES` translations differ from the baseline. Not set for the baseline,
+            for COMET, or for a range of source lengths.
         p_randomization: The p-value from the randomization test.
     """
 
@@ -68,8 +68,8 @@ class SystemRow(Record):
     """The scores of a system on all sentences, or on the sentences of a length bucket.
 
     Attributes:
-        differing_sentences: The number of translations that differ from the baseline. Not set for a range of
-            source lengths.
+        differing_sentences: The number of translations that differ from the translations of the baseline
+            system. Not set for a range of source lengths.
         comet: Not set if COMET is not computed.
     """
 

@@ -335,7 +335,8 @@ class TranslationOptions:
     def __post_init__(self):
         check_options(vars(self), type(self))
         if self.glossary is not None and self.terms is None:
-            # Read the file only once. A copy of the options, also in another process, contains the terms.
+            # Keep the terms of the glossary in the options, so that no copy of the options reads the file
+            # again.
             object.__setattr__(self, "terms", read_glossary(self.glossary))
         check_sampling(self.generate)
         validate_search_fields(self.generate)

@@ -686,8 +686,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def excluded_class(self, smoothing: float = 0.0, labels: torch.Tensor | None = None) -> int | None:
         """Return the id of the padding token if the model must give `<pad>` the probability 0, else None.
-        `smoothing` and `labels` are the label smoothing and the labels of the loss. Leave out both arguments
-        if no loss is computed, as in the search.
+        `smoothing` and `labels` are the label smoothing and the labels of the loss. Leave out `smoothing` and
+        `labels` if no loss is computed, as in beam search.
         """
         if self._padding_is_end():
             return None

@@ -250,10 +250,10 @@ class PhraseCandidates(CandidateSelection):
         return torch.where(is_kept, 1 - ends.long(), 2)
 
     def _compared(self, search: RunningSearch, log_probs: torch.Tensor, matches: torch.Tensor) -> "_Compared":
-        """Return the candidates of all beams that the search compares.
+        """Return the candidates that the search compares, for all beams.
 
-        A candidate gets the `EXCLUDED_SCORE` if the missing phrases do not fit between the candidate and the
-        length limit.
+        A candidate gets the `EXCLUDED_SCORE` if the tokens that can still follow are too few for the missing
+        phrases.
         """
         sentences = search.beams.sentences
         total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]

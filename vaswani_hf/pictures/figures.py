@@ -83,11 +83,12 @@ def draw_figures(
 
     `texts` are the source sentences of a test set. `verbs` maps each verb to its possible complements, and
     `pronouns` maps each pronoun to its possible antecedents, in lower case. `least_distance` is the smallest
-    distance between a verb and its complement, in words. By default, `least_distance` is the first of the
-    distances 4, 3 and 2 for which both halves of `texts` have at least 10 pairs, or else 2. The pictures with
-    all heads show the attention of one layer for the source sentence `text`. By default, `text` is the first of `texts` with the median
-    number of words. `layer` is counted from 1, and is by default the last layer. `report` is called with one
-    line for each drawn picture, and with one line for each omitted picture.
+    distance between a verb and its complement, in words. By default, the function tries the distances 4, 3
+    and 2 in turn. The function uses the first distance with at least 10 pairs in each half of `texts`,
+    otherwise 2. The pictures with all heads show the attention of one layer for the source sentence `text`.
+    By default, `text` is the first of `texts` with the median number of words. `layer` is counted from 1, and
+    is by default the last layer. `report` is called with one line for each drawn picture, and with one line
+    for each omitted picture.
     """
     if translator.model.config.model_type != "vaswani":
         raise InvalidValueError(
@@ -191,8 +192,8 @@ def _attention_pictures(
 def _verb_relation(
     verbs: Mapping[str, frozenset[str]], distances: Sequence[int], halves: Sequence[Sequence[Tokens]]
 ) -> Relation:
-    """Return the relation with the first of `distances` for which both halves of the sentences have enough
-    pairs, or else with the last distance.
+    """Return the relation between verbs and complements for the first of `distances` with enough pairs in
+    each half of the sentences. If no distance has enough pairs, use the last distance.
     """
     for distance in distances:
         relation = Relation(verbs, is_earlier=False, least_distance=distance)

@@ -46,11 +46,11 @@ class Statistics:
 
     # For each relation between words, the pairs of related words, in the order of the sentences.
     occurrences: list[list[Occurrence]]
-    # For each sentence, a tensor [N layers, H heads, H heads]: the total variation distance between the
-    # attention weights of two heads of a layer, as the mean over the query words of the sentence.
+    # For each sentence, a tensor [layers, heads, heads]: the total variation distance between the attention
+    # weights of two heads of a layer, as the mean over the query words of the sentence.
     distances: dict[int, torch.Tensor] = field(default_factory=dict)
-    # For each sentence, a tensor [N layers, H heads, H heads]. An entry is the share (0 to 1) of query words
-    # for which the most attended key word differs between two heads of a layer.
+    # For each sentence, a tensor [layers, heads, heads]. An entry is the share (0 to 1) of query words for
+    # which the most attended key word differs between two heads of a layer.
     disagreements: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
@@ -137,12 +137,12 @@ def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, fl
 
 
 def _mean_of_head(tensors: Sequence[torch.Tensor], head: Head) -> float:
-    """Return the mean of the entries of one head in tensors [N, H]."""
+    """Average the entry of one head over several tensors [N, H]."""
     return torch.stack([tensor[head.layer, head.head] for tensor in tensors]).float().mean().item()
 
 
 def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:
-    """Return the mean over all sentences. `by_sentence` has a tensor [N layers, H heads, H heads] for each
+    """Return the mean over all sentences. `by_sentence` has a tensor [layers, heads, heads] for each
     sentence.
     """
     return torch.stack(list(by_sentence.values())).mean(dim=0)

@@ -139,7 +139,9 @@ def push(
 
 
 def _different_outputs(expected: dict[str, Any], downloaded: Path) -> list[str]:
-    """Return the names of the outputs of a downloaded checkpoint that differ from the fingerprint `expected`."""
+    """Compare a downloaded checkpoint with the fingerprint `expected`, and return the names of the outputs
+    that differ.
+    """
     arrived = fingerprint(downloaded)
     return [name for name, output in expected.items() if output != arrived[name]]
 

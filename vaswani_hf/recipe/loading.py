@@ -136,7 +136,7 @@ def _set_value(content: RecipeContent, name: FullName, value: Any) -> None:
 
 
 def _named_values(content: RecipeContent) -> Iterator[tuple[FullName, Any]]:
-    """Yield the full name and the value of each key, first of the keys that belong to no section."""
+    """Yield the full name and the value of each key. Keys outside sections come first."""
     for key, value in content.items():
         if key not in SECTIONS:
             yield FullName(str(key)), value

@@ -40,8 +40,8 @@ from .checkpoints import scheduled_checkpoints, step_in_name
 
 
 def average_weights(files: list[Path]) -> dict[str, torch.Tensor]:
-    """Average the weights in the files of several checkpoints in float32. In addition to the first file and
-    the sum, only one file at a time is in memory.
+    """Average the weights in the files of several checkpoints in float32. Add the files one by one, so that
+    not all files are in memory at the same time.
     """
     first = load_file(files[0])
     shapes = {name: tensor.shape for name, tensor in first.items()}

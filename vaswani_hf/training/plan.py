@@ -163,7 +163,7 @@ class Plan:
         memory: The memory of a training step.
         hardware: The number and the name of the GPUs, such as "8 x P100"; None without `--hardware`.
         tokens_per_second: The given or measured speed in target tokens per second; None without such a speed.
-        speed: A text about the speed that `hours` assumes, or about the missing speed.
+        speed: A text that names the speed on which `hours` is based, or says why no speed is known.
         hours: The hours of the run; None if the speed or the number of steps is unknown.
         price: The price of the run; None if `hours` or the price of the hardware is unknown.
         jobs: The cost on each one-GPU machine of Hugging Face Jobs, the cheapest first; empty if the number

@@ -132,7 +132,7 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
 
 
 def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
-    """Call the functions of a run one after the other, in all processes of the run."""
+    """Execute all steps of a run, in order. Each process of the run calls this function."""
     folder = Path(recipe.output_dir)
 
     # 1. Find an earlier run in the output folder. If the run is finished, only publish its checkpoint.
