@@ -44,8 +44,8 @@ def hide_warnings_of_torchao() -> None:
 def import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
-    If torchao is installed, transformers imports torchao for one function of one quantizer. The import takes
-    a second and prints warnings, but this package needs torchao only for int8 weights.
+    If torchao is installed, transformers imports torchao, although only one function of one quantizer needs
+    it. The import takes a second and prints warnings, but this package needs torchao only for int8 weights.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return

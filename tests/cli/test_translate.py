@@ -367,10 +367,10 @@ def test_an_unknown_device_is_named(vaswani, copier_checkpoint):
             "must hold text, but holds '\\ud800', half a character",
         ),
         ('{"txt": "a"}', "must have no other keys than text, target_prefix, must_contain, but has 'txt'."),
-        ("{}", "must have a string as `text`, and as `target_prefix` if there is one."),
+        ("{}", "must have a string as `text`, and a string or nothing as `target_prefix`."),
         (
             '{"text": "a", "must_contain": ["b", " "]}',
-            "must have a list of phrases that are not empty as `must_contain`.",
+            "must have a list of non-empty phrases as `must_contain`.",
         ),
     ],
 )

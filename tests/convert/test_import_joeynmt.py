@@ -130,7 +130,7 @@ def test_merges_that_cannot_be_expressed_are_noted(tmp_path):
     side, vocabulary = merging_side(tmp_path)
     without_part = [token for token in vocabulary if token != "thi@@"]
     _, notes = joeynmt_tokenizers(tmp_path, (side, side), (without_part, without_part))
-    assert len(notes) == 1 and "lacks parts of the merges codes" in notes[0]
+    assert len(notes) == 1 and "lacks tokens of the merges file codes" in notes[0]
     side, vocabulary = merging_side(tmp_path, version="0.1")
     _, notes = joeynmt_tokenizers(tmp_path, (side, side), (vocabulary, vocabulary))
     assert len(notes) == 1 and "do not have the format 0.2" in notes[0]

@@ -101,7 +101,7 @@ def test_a_model_that_the_page_cannot_express_is_not_pushed(hub, repo_id, space_
 def test_a_space_that_cannot_be_made_is_one_sentence(hub, repo_id, space_id, vaswani, tiny_checkpoint):
     folder = tiny_checkpoint()
     code, _, sentence = vaswani("push", folder, repo_id, "--space", space_id, "--create_pr")
-    assert code == 2 and sentence.startswith("`--space` needs a commit of the model")
+    assert code == 2 and sentence.startswith("`--space` must not be given with `--create_pr`")
     code, _, sentence = vaswani("push", folder, repo_id, "--space", "a/b/c")
     assert code == 2 and "a/b/c" in sentence and ("model", repo_id) not in hub.repositories
 

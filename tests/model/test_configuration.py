@@ -128,7 +128,7 @@ def test_an_alias_is_checked_as_its_field():
 
 TWO_TABLES = {"share_encoder_decoder_embeddings": False}
 MULTIPLE = "`d_model` must be a multiple of `{}_attention_heads` unless `d_k` and `d_v` are given, but"
-TOO_LARGE = "must be smaller than the {} vocabulary of"
+TOO_LARGE = "must be smaller than the {} vocabulary size"
 # The first words of the message for fields.
 COMBINATIONS = [
     ({"d_model": 500}, f"{MULTIPLE.format('encoder')} 500 is no multiple of 8."),
@@ -142,14 +142,14 @@ COMBINATIONS = [
         {"attention_window": [1, 2, 3], "encoder_layers": 4},
         "`attention_window` must have one entry per layer: 6 entries that both stacks use, or 10 entries for the encoder layers",
     ),
-    ({"vocab_size": 99, "eos_token_id": [2, 99]}, f"`eos_token_id` {TOO_LARGE.format('target')} 99 "),
+    ({"vocab_size": 99, "eos_token_id": [2, 99]}, f"`eos_token_id` {TOO_LARGE.format('target')} 99, "),
     (
         TWO_TABLES | {"decoder_vocab_size": 9, "bos_token_id": 9},
-        f"`bos_token_id` {TOO_LARGE.format('target')} 9 classes, but is 9.",
+        f"`bos_token_id` {TOO_LARGE.format('target')} 9, but is 9.",
     ),
     (
         TWO_TABLES | {"vocab_size": 9, "decoder_vocab_size": 99, "pad_token_id": 10},
-        f"`pad_token_id` {TOO_LARGE.format('source')} 9 classes, but is 10.",
+        f"`pad_token_id` {TOO_LARGE.format('source')} 9, but is 10.",
     ),
 ]
 

@@ -242,7 +242,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
     code, _, said = vaswani("average", first, middle, f"--output={tmp_path / 'mixed'}")
     assert code == 2
     assert said == (
-        f"`checkpoints` must all have {averages}, as '{middle}' has, but '{first}' has none; leave '{first}' out, or give "
+        f"`checkpoints` must all have {averages}, but '{middle}' has it and '{first}' has none; leave '{first}' out, or give "
         "`--raw` to average the trained weights."
     )
     # The average has the record of the run, so its card names the languages and the licence of the data.

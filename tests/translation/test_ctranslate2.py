@@ -249,7 +249,7 @@ def test_a_prefix_beyond_the_positions_is_named_with_its_line(folders, monkeypat
     translator = load_ctranslate2_translator(folders[1], "cpu")
     monkeypatch.setattr(translator.backend, "_num_positions", 3)
     prefixes = [None, "eins zwei drei vier"]
-    message = "`target_prefix` must have fewer tokens than the exported model has positions, 3, but has"
+    message = "`target_prefix` must have fewer tokens than the 3 positions of the exported model, but has"
     with pytest.raises(ValueError, match=message) as raised:
         list(translator.translate(["one", "two"], target_prefixes=prefixes))
     assert raised.value.line_number == 2

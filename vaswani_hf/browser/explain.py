@@ -44,8 +44,8 @@ from .recording import CandidateRecorder, ProcessorRecorder
 
 # The runners-up of a target word are the most probable other words in its place. Find at most
 # `NUM_RUNNERS_UP` other words for each target word. For each other word, multiply the probabilities of its
-# tokens, up to the first token that differs from the target word. Ignore another word if the product of the
-# probabilities is below `LEAST_PROBABILITY`.
+# tokens, up to the first token that differs from the target word. Ignore words with a product of
+# probabilities below `LEAST_PROBABILITY`.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 
@@ -260,7 +260,9 @@ class _Explainer:
         return [(position, token) for _, position, token in probable]
 
     def _translations(self, changes: list[tuple[int, int]], best: Hypothesis) -> list[Translation]:
-        """Return, for each change, the best translation that begins with the changed tokens."""
+        """For each change (position, token), return the best translation that begins with the tokens before
+        the position and `token`.
+        """
         prefixes = [[*best.token_ids[best.num_forced : position], token] for position, token in changes]
         token_ids = [[*best.token_ids[: best.num_forced], *prefix] for prefix in prefixes]
         unfinished = [i for i, prefix in enumerate(prefixes) if prefix[-1] not in self.end_ids]
@@ -287,7 +289,7 @@ class _Explainer:
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If the changed token begins the word after the runner-up, the changed token determines where the
+        # If the changed token directly follows the runner-up (a word), the changed token determines where the
         # runner-up ends. Therefore the probability of the runner-up includes the probability of the changed
         # token.
         stop = max(word.stop, position + 1)

@@ -82,7 +82,7 @@ class TreeRecorder:
         self.nodes.append(node)
 
     def complete(self, record: SearchRecord, scorer: Scorer, tokenizer: Any) -> SearchRecord:
-        """Return the record of the finished search. `record` has the settings of the search, without a tree."""
+        """Return the record of the finished search. `record` contains only the settings of the search."""
         finished = [Finished(index, self._score(index, scorer)) for index in self._finish(record)]
         finished.sort(key=lambda hypothesis: -hypothesis.score)
         token_ids = sorted({node.token for node in self.nodes})
@@ -117,15 +117,17 @@ class TreeRecorder:
                     self.nodes[index].state = "finished"
                     finished.append(index)
             if step == last_step:
-                # `record_step` finds the beams of a step only when the next step starts. After the last step,
-                # no step starts. Therefore set the state of the last step's beams here.
+                # `record_step` finds the beams of a step only when the next step starts. No step starts after
+                # the last step. Therefore set the state of the last step's beams here.
                 for index in [i for i in candidates if i not in ended][: record.num_beams]:
                     self.nodes[index].state = "beam"
         self._set_left(last_step)
         return finished
 
     def _candidates(self, step: int) -> list[int]:
-        """Return the indices of the nodes that a search step considered, the most probable hypothesis first."""
+        """Return the indices of the nodes that a search step considered. The node at the end of the most
+        probable hypothesis comes first.
+        """
         of_step = [index for index, node in enumerate(self.nodes) if node.step == step]
         return sorted(of_step, key=lambda index: -self.sums[index])
 

@@ -15,8 +15,8 @@ _IDLE = frozenset(
     renormalize_logits return_dict_in_generate temperature top_k top_p transformers_version use_cache
     """.split()
 )
-# Maps a search setting to a value that differs from the default, but also has no effect on the search.
-# "power" is the length penalty of transformers.
+# Maps a search setting to a value that has no effect on the search, although the value differs from the
+# default. "power" is the length penalty of transformers.
 _NEUTRAL = {"guidance_scale": 1.0, "length_penalty_type": "power"}
 
 

@@ -52,13 +52,13 @@ class DistillOptions(_SearchFields, EngineOptions, WorkerOptions, RecipeOptions)
         check_different("--teacher", self.teacher)
         if self.engine == "ctranslate2" and len(self.teacher) > 1:
             raise InvalidValueError(
-                "`--teacher` must be one model if `--engine` is ctranslate2, which has no ensembles, but is "
-                f"{len(self.teacher)} models; give one model."
+                "`--teacher` must be one model with `--engine ctranslate2`, but is "
+                f"{len(self.teacher)} models; give one model, because CTranslate2 has no ensembles."
             )
         if not self.output.endswith(".jsonl"):
             raise InvalidValueError(
-                "`--output` must end in .jsonl, because `--train_pairs` recognises JSON lines by this "
-                f"ending, but is {self.output}."
+                f"`--output` must end in .jsonl, but is {self.output}; `--train_pairs` recognises JSON lines by "
+                "this ending."
             )
         check_output(self.output, {}, resume=self.resume, can_resume=True)
         return self
@@ -121,7 +121,9 @@ def _summary(counts: Counter[str], output: str, more: str) -> str:
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """Yield the number, the texts and the translation of each training pair after the first `done` pairs."""
+    """Skip the first `done` training pairs. For each later pair, yield its number, the pair, and the
+    translation of the source text.
+    """
     from ..translation.workers import translate_remaining
 
     waiting: deque[tuple[int, dict[str, str]]] = deque()

@@ -323,7 +323,7 @@ class _Scoring(NamedTuple):
     Attributes:
         options: The options of `score_translations`, from the command line and from the recipes.
         given: The options that the user has given and that recipes also have: `tokenize` and `lowercase`.
-        recipes: Maps the name of each checkpoint with a recipe to the recipe.
+        recipes: Maps the name of each checkpoint to its recipe; checkpoints without a recipe are left out.
         recipe_note: A sentence about the options that come from recipes; None without such options.
     """
 
@@ -402,8 +402,8 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
 
 
 class _Kind(NamedTuple):
-    """A kind of evaluation. `reads` contains the names of the options that the kind reads in addition to
-    `_READ_BY_ALL`.
+    """A kind of evaluation. `reads` contains the names of the options that the evaluation reads in addition
+    to `_READ_BY_ALL`.
     """
 
     reads: tuple[str, ...]
@@ -413,8 +413,8 @@ class _Kind(NamedTuple):
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
 # The first key that the user gives as an option, such as `--trees`, selects the kind of the evaluation. If
-# the user gives none of the keys, the kind is `model`: the command scores one model or one file of
-# translations.
+# the user gives none of the keys as an option, the kind of the evaluation is `model`: the command scores one
+# model or one file of translations.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

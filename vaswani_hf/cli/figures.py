@@ -27,8 +27,8 @@ class FiguresOptions(PrecisionOptions, ModelOptions):
     """pronouns with the words to which the pronoun may refer, such as she:woman,girl; by default lists of frequent
     words, if the source language is English or German"""
     least_distance: int | None = Field(None, ge=1)
-    """the smallest distance between a verb and the word that completes the verb, in words; by default the first of
-    4, 3 and 2 for which each half of the sentences has at least 10 pairs, or else 2"""
+    """the minimum distance, in words, from a verb to the word that completes the verb; by default 4, or less if fewer
+    than 10 pairs in half of the sentences have this distance"""
     text: str | None = None
     """the sentence for the pictures that show all attention heads of a layer; by default the first sentence
     with the median number of words"""

@@ -20,8 +20,8 @@ MOST_WARNINGS = 20
 
 
 class CountedRequests:
-    """Counts the requests read so far: `num_read` counts all requests, and `num_texts` counts the requests
-    that are invalid or contain text.
+    """Counts the requests read so far: `num_read` counts all requests, and `num_texts` counts all requests
+    except blank texts.
     """
 
     def __init__(self, requests: Iterable[Request | InvalidInput]):
@@ -77,7 +77,7 @@ class LineReport:
         )
 
     def add(self, translation: Any) -> None:
-        """Count the translation of the next line. If the line was skipped, print the reason."""
+        """Advance the line count and the progress bar by one line. If the line was skipped, print the reason."""
         self._num_lines += 1
         if self._bar is not None:
             self._bar.update()
@@ -101,8 +101,8 @@ class LineReport:
                 raise ValueError(self._at_line(number, str(error))) from error
 
     def _print_summary(self) -> None:
-        """Print the number of skipped lines, and the speed after `show_progress`. Raise an error if a new run
-        has skipped all lines with text.
+        """Print the number of skipped lines. If `show_progress` was called, also print the speed. Raise an
+        error if a new run has skipped all lines with text.
         """
         number = self._num_lines
         num_texts = number if self._requests is None else self._requests.num_texts

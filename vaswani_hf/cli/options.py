@@ -137,8 +137,8 @@ class _CheckedOptions(Options):
         return {name: value for name, value in values.items() if value is not None}
 
 
-# Maps an option to the help text about its default. Contains only options whose default is not simply the
-# value in the checkpoint.
+# Maps an option to the help text about its default. The default of every other search option is the value in
+# the checkpoint.
 _OTHER_DEFAULTS = {
     "num_beams": "the number in generation_config.json of the checkpoint, or 4 if the file has no number"
 }
@@ -242,7 +242,7 @@ class ComputingOptions(PrecisionOptions):
         return self.device
 
     def loader(self, load: Callable[..., Any], model: str, ensemble: Sequence[str] = ()) -> functools.partial:
-        """Return a function without arguments that loads the translator, for each worker process."""
+        """Return a function without arguments that loads the translator, for example in a worker process."""
         return functools.partial(load, model, self.model_device, ensemble=tuple(ensemble), **self.precision)
 
 
@@ -251,8 +251,8 @@ class InferenceOptions(ComputingOptions):
 
     @property
     def imports_quickly(self) -> bool:
-        """True if `--quantization` is not given. With `--quantization`, torchao imports the slow parts of
-        PyTorch anyway.
+        """True if `--quantization` is not given. With `--quantization`, torchao imports the parts of PyTorch
+        whose import takes long.
         """
         return self.quantization is None
 

@@ -63,8 +63,8 @@ def describe_all_keys() -> str:
 
 
 def describe_key(name: str) -> str:
-    """Describe the key with the full name `name`, such as `training.warmup_steps`, or all keys with the short
-    name `name`, such as `warmup_steps`.
+    """Describe the key whose full name is `name`, such as `training.warmup_steps`, or all keys whose short
+    name is `name`, such as `warmup_steps`.
     """
     keys = read_keys()
     found = {place: key for place, key in keys.items() if name in (place, key.key)}

@@ -43,8 +43,8 @@ def stream_translations(
 def _stream_one(
     translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
 ) -> str:
-    """Translate one request, and print the words during the search. Return an empty text in place of the
-    translation, because the words are already printed.
+    """Translate one request, and print the words during the search. Return an empty text, because the words
+    of the translation are already printed.
     """
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     (layout,) = translator.layouts([unwrap(request)], [number], chosen)

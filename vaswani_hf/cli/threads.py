@@ -24,7 +24,7 @@ def limit_spinning(environment: MutableMapping[str, str]) -> None:
 
 class ProcessorTimes(NamedTuple):
     """Processor times in seconds, summed over all cores. `total` and `idle` are counted from the start of the
-    machine. `own` is the time that this process has used.
+    machine. `own` is the processor time that this process has used.
     """
 
     total: float

@@ -175,8 +175,8 @@ def _translate_document(
     """Translate the input as one document."""
     from ..markup import translate_markup
 
-    # Turn `split_sentences` off, because `translate_markup` itself splits the text into sentences. Return
-    # word alignments, because `translate_markup` uses the word alignments to place the tags.
+    # Turn `split_sentences` off, because `translate_markup` itself splits the text into sentences. Turn
+    # `return_alignments` on, because `translate_markup` uses the word alignments to place the tags.
     chosen = replace(chosen, split_sentences=False, return_alignments=True)
 
     def translate(sentences: Sequence[str]) -> list["Translation"]:
@@ -234,11 +234,11 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
     phrases = row.get("must_contain") or []
     prefix = row.get("target_prefix") or ""
     if not isinstance(row.get("text"), str) or not isinstance(prefix, str):
-        raise ValueError(f"{place} must have a string as `text`, and as `target_prefix` if there is one.")
+        raise ValueError(f"{place} must have a string as `text`, and a string or nothing as `target_prefix`.")
     if not isinstance(phrases, list) or not all(
         isinstance(phrase, str) and phrase.strip() for phrase in phrases
     ):
-        raise ValueError(f"{place} must have a list of phrases that are not empty as `must_contain`.")
+        raise ValueError(f"{place} must have a list of non-empty phrases as `must_contain`.")
     for part in (row["text"], prefix, *phrases):
         check_text(part, place)
     return Request(row["text"], prefix, tuple(phrases))

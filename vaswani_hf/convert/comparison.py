@@ -81,7 +81,7 @@ def log_probs_of(
 
 def largest_difference_of_rows(log_probs: list[list[float]], expected: list[list[float]]) -> float:
     """Return the largest difference between two lists [B][T] of log-probabilities of tokens. Ignore tokens
-    with the expected probability 0.
+    whose probability in `expected` is 0.
     """
     differences = [torch.zeros(1)]
     for row, expected_row in zip(log_probs, expected, strict=True):

@@ -51,9 +51,7 @@ def one_of(name: str, values: Collection[Any], reason: str) -> Limit:
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
-    """Return why the format refuses a decoder without a start token, or None if the decoder has a start
-    token.
-    """
+    """Return None if the decoder has a start token, otherwise the reason why the format refuses the model."""
     return "the decoder of the format needs a start token" if decoder_start_token_id(config) is None else None
 
 
@@ -140,8 +138,8 @@ class Engine(ABC):
         beam_search (bool): False if the runtime supports only greedy search.
         search (dict): The fields of `SearchSettings` that the runtime does not support, with the values that
             replace the checkpoint's values.
-        installation (str, optional): The command that installs the runtime. None if the runtime is installed
-            by an extra of this package that has the name of the format.
+        installation (str, optional): The command that installs the runtime. None if an extra of this package
+            installs the runtime. The extra then has the name of the format.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -167,7 +165,9 @@ class Engine(ABC):
 
     @abstractmethod
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with the search settings of the checkpoint, changed by the attribute `search`."""
+        """Translate texts. The values in the attribute `search` replace the search settings of the
+        checkpoint.
+        """
 
 
 class TranslatorEngine(Engine):
@@ -213,8 +213,8 @@ class ExportFormat:
         quantizations (tuple): The supported values of `--quantization`, such as "int8".
         needs_tokenizers (bool): True if a checkpoint without tokenizers cannot be exported.
         keeps_records (bool): True if the export copies the recipe (without private paths) and
-            calibration.json. `vaswani distill` reads the recipe, and `--min_confidence` needs
-            calibration.json.
+            calibration.json. The recipe is for `vaswani distill`, and calibration.json is for the option
+            `--min_confidence`.
         describe (function, optional): Writes the name, the languages and the licence of the model into the
             exported folder, for example into a model card.
         needs_languages (bool): True if the format stores the source language and the target language.

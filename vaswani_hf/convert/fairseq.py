@@ -60,7 +60,7 @@ _SECTIONS = """
     CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
     GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
 """.split()
-# The classes that the import permits for the objects in a checkpoint.
+# The classes that the import permits in a checkpoint, in addition to the classes that `torch.load` permits.
 _CLASSES = (
     "argparse.Namespace",
     "typing.Any",
@@ -298,7 +298,7 @@ def _tokenizers(
     languages = [settings.get("source_lang"), settings.get("target_lang")]
     files = [folder / f"dict.{language}.txt" for language in languages]
     if options.vocabularies:
-        # A single file is the joint vocabulary of both languages.
+        # If `vocabularies` has only one file, the file is the joint vocabulary of both languages.
         files = [options.vocabularies[0], options.vocabularies[-1]]
     elif not all(file.is_file() for file in files):
         names = " and ".join(sorted({file.name for file in files}))

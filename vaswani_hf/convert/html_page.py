@@ -309,7 +309,7 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
     texts = [target.decode(row, skip_special_tokens=True) for row in rows]
     if engine.run("decode", token_ids=rows) != texts:
         raise ValueError(
-            "The page converts token ids to another text than the checkpoint; nothing was written."
+            "The page and the checkpoint convert token ids to different texts; nothing was written."
         )
     if engine.run("encode", texts=texts) != source(texts)["input_ids"]:
         raise ValueError("The page encodes a text to other tokens than the checkpoint; nothing was written.")

@@ -96,7 +96,7 @@ def has_model_type(model_type: str) -> Recognise:
 
 def has_texts(*texts: str) -> Recognise:
     """Return a function that recognises a weight file by texts in its header, such as the names of weights.
-    The header must contain all `texts`.
+    The header of the weight file must contain each string in `texts`.
     """
 
     def recognise(path: Path) -> bool:
@@ -204,9 +204,9 @@ def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None
 
 def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
     """Return the config field `norm_position` from the two settings with the names `before` and `after`. Each
-    setting contains one letter for each operation before or after a sub-layer: "n" for LayerNorm, "d" for
-    dropout, and the value of the argument `residual` for the residual connection. Raise an `UnsupportedError`
-    if the order of the operations is neither pre-norm nor post-norm.
+    setting contains one letter for each operation before or after a sub-layer. The letter "n" stands for
+    LayerNorm, "d" for dropout, and the letter in `residual` for the residual connection. Raise an
+    `UnsupportedError` if the order of the operations is neither pre-norm nor post-norm.
     """
     sequences = [(settings.get(name) or "").replace("none", "") for name in (before, after)]
     operations = [sequence.replace("d", "") for sequence in sequences]

@@ -113,7 +113,7 @@ def import_checkpoint(
         timescales (str, optional): The timescales (in tokens) of the sinusoids, "paper" or "tensor2tensor".
             Give `timescales` only if the sinusoids of the model differ from the default of the model's
             library.
-        vocabularies (tuple): The paths of one joint vocabulary file, or of the source and the target
+        vocabularies (tuple): The path of one joint vocabulary file, or the paths of the source and the target
             vocabulary file. `vocabularies` is necessary only if the checkpoint does not contain the
             vocabularies.
         config (str or PathLike, optional): A JSON or YAML file with settings that the checkpoint does not

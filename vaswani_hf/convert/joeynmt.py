@@ -202,7 +202,9 @@ def _read_vocabulary(
 
 
 def _weight_file(folder: Path) -> Path:
-    """Return best.ckpt, as JoeyNMT does, or else latest.ckpt or the only `.ckpt` file."""
+    """Return best.ckpt, as JoeyNMT does. Without best.ckpt, return latest.ckpt, or else the only `.ckpt`
+    file.
+    """
     files = sorted(folder.glob(_WEIGHT_FILES))
     names = [file.name for file in files]
     for name in ("best.ckpt", "latest.ckpt"):

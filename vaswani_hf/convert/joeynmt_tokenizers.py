@@ -2,9 +2,9 @@
 
 JoeyNMT tokenizes with the level `word` or `char`, with SentencePiece models, or with merges of subword-nmt.
 The imported tokenizer gives the same token ids as JoeyNMT. If a fast tokenizer cannot tokenize in the same
-way, the import creates a tokenizer that splits texts at spaces. subword-nmt and BPE models of SentencePiece
-divide the result of a merge again if the vocabulary does not contain the result. Fast tokenizers cannot
-divide the result of a merge. Therefore the vocabulary must contain the results of all merges.
+way, the import creates a tokenizer that splits texts at spaces. If the vocabulary does not contain the result
+of a merge, subword-nmt and BPE models of SentencePiece undo the merge. Fast tokenizers cannot undo a merge.
+Therefore the vocabulary must contain the results of all merges.
 """
 
 import re
@@ -123,7 +123,7 @@ def _subword_nmt(
             parts[token + END_OF_WORD] = number
     tokenizer = merging_tokenizer(parts, merges, special)
     if tokenizer is None:
-        raise _NoTokenizerError(f"the vocabulary lacks parts of the merges {name}")
+        raise _NoTokenizerError(f"the vocabulary lacks tokens of the merges file {name}")
     return tokenizer
 
 

@@ -5,9 +5,10 @@ The type of the exported Marian model depends on the checkpoint:
 
 - The export writes the type "transformer", for all versions of Marian, if the checkpoint has Marian's default
   architecture: post-norm, tensor2tensor's timescales, a decoder that starts from a vector of zeros, and an
-  epsilon of 1e-6 in LayerNorm. The export changes only the order of the features.
+      epsilon of 1e-6 in LayerNorm. The export stores the D features of the weights in Marian's order: all
+      sines before all cosines.
 
-- The export writes the type "transformer-new", for Marian 1.12 and later, for all other checkpoints. The
+- For all other checkpoints, the export writes the type "transformer-new" (for Marian 1.12 and later). The
   export stores the sinusoids of the checkpoint as Marian's learned positions. Marian does not multiply
   embeddings by sqrt(d_model) in models with learned positions, so the export multiplies the stored embeddings
   by sqrt(d_model). The export does not multiply the output projection by sqrt(d_model). Therefore the export
@@ -320,8 +321,8 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
     multiplies the inputs of all LayerNorms by c, where c^2 is Marian's epsilon divided by the checkpoint's
     epsilon. The input of a LayerNorm is a sum, so the export multiplies each summand by c. The summands are
     the token embeddings, the position embeddings and the outputs of sub-layers. In post-norm models, the
-    outputs of earlier LayerNorms are also summands. If the input of a linear layer is multiplied by c, the
-    export divides the weight of the linear layer by c.
+    output of a LayerNorm is also a summand of the next LayerNorm's input. If the input of a linear layer is
+    multiplied by c, the export divides the weight of the linear layer by c.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:

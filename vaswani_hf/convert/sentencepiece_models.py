@@ -6,14 +6,14 @@ token id of a piece is the index of the piece in the list of pieces. Therefore t
 by their ids.
 
 A checkpoint can have one SentencePiece model for each language, but a single vocabulary file for both
-languages. Then the tokenizer of each language contains the pieces of the two SentencePiece models. The
-tokenizer must split texts only into pieces of the model for its language. To disable a piece of the model for
-the other language, the conversion inserts the character `_FOREIGN` (U+E000) before the piece. `_FOREIGN` does
-not occur in texts, and the decoder of the tokenizer removes it. The conversion never disables a piece of one
-character. The conversion also never disables a piece of unknown characters. An unknown character occurs in no
-piece of the tokenizer's own model. SentencePiece joins adjacent unknown characters to one piece, and Marian
-looks up the joined piece in the vocabulary. Therefore the tokenizer must keep all sequences of unknown
-characters in its vocabulary.
+languages. With two SentencePiece models, the tokenizer of each language contains the pieces of both models.
+The tokenizer of a language must split texts only into pieces of this language's SentencePiece model. To
+disable a piece of the other language's SentencePiece model, the conversion inserts the character `_FOREIGN`
+(U+E000) before the piece. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes it.
+The conversion never disables a piece of one character. The conversion also never disables a piece that
+consists only of unknown characters. An unknown character occurs in no piece of the tokenizer's own model.
+SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in the
+vocabulary. Therefore the tokenizer must keep all sequences of unknown characters in its vocabulary.
 """
 
 import base64
@@ -151,7 +151,8 @@ def fast_tokenizer(
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # Tokens that are not in `model.pieces`: single characters, and tokens whose characters occur in no piece.
+    # Tokens outside `model.pieces` that consist of one character, or that have no character in common with
+    # any piece.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -281,9 +282,9 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # `missing` contains each character that is a piece without a token id, and that occurs in no piece of
-    # several characters. Split texts before and after each character in `missing`, because otherwise the
-    # tokenizer would join adjacent unknown characters to one token.
+    # `missing` contains each piece of one character that has no token id and is not part of a longer piece.
+    # Split texts before and after each character in `missing`, because otherwise the tokenizer would join
+    # adjacent unknown characters to one token.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 
@@ -347,7 +348,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
     # The normalizer replaces a sequence of unknown characters by `_UNKNOWN` if the vocabulary does not
-    # contain the sequence. The vocabulary contains `token`, and can contain `token * 2`.
+    # contain the sequence. Check `token * 2` and `token * 3`, because the vocabulary contains `token` and can
+    # contain `token * 2`.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

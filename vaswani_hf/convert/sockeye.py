@@ -6,8 +6,8 @@ LayerNorm at the end of each stack. Keys and values have one joint projection. T
 projection are ordered by head: the keys of the first head, the values of the first head, the keys of the
 second head, and so on.
 
-The file `config` is YAML with the names of Sockeye's classes as tags. The import reads each YAML mapping that
-has a tag as a dict.
+The file `config` is YAML with the names of Sockeye's classes as tags. The import reads each tagged YAML
+mapping as a dict.
 """
 
 from collections.abc import Mapping
@@ -263,7 +263,7 @@ def _with_positions(state: dict[str, torch.Tensor], positions: str) -> dict[str,
         return to_interleaved(state)
     longest = max(len(table) for table in tables)
     for name, table in zip(POSITION_TABLES, tables, strict=True):
-        # Sockeye uses the last position for all later tokens too.
+        # For positions after the end of a table, Sockeye uses the last row of the table.
         state[name] = torch.cat((table, table[-1:].expand(longest - len(table), -1)))
     return state
 

@@ -208,9 +208,10 @@ def _read_weights(path: Path, facts: Tensor2TensorFacts) -> dict[str, torch.Tens
     weights, target_spaces = _to_ours(_read_variables(path))
     if target_spaces is not None:
         _add_target_space(weights, target_spaces, facts)
-    # Tensor2Tensor's decoder starts from zeros. The imported decoder starts from `<pad>`, so the embedding of
-    # `<pad>` must be zero. Set the row of `<pad>` in the output projection to zero too, so that tied weights
-    # stay equal. The row of `<pad>` in the output projection has no effect on the probabilities.
+    # In tensor2tensor, the first input vector of the decoder is zero. The imported decoder starts from
+    # `<pad>`, so the embedding of `<pad>` must be zero. Set the row of `<pad>` in the output projection to
+    # zero too, so that tied weights stay equal. The row of `<pad>` in the output projection has no effect on
+    # the probabilities.
     for name in (*EMBEDDINGS, "lm_head.weight"):
         weights[name] = weights[name].clone()
         weights[name][_PAD] = 0
@@ -230,8 +231,7 @@ def _head_width(weights: dict[str, torch.Tensor], projection: str, num_heads: in
 
 def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers | None:
     """Create the tokenizers from the files `vocabularies`. If `vocabularies` is empty, use the only
-    vocabulary file in the folder. Return None if `vocabularies` is empty, and the folder does not have
-    exactly one vocabulary file.
+    vocabulary file in the folder, or return None if the folder has no or several vocabulary files.
     """
     files = vocabularies or tuple(folder.glob(_VOCABULARIES))
     if not files or (len(files) > 1 and not vocabularies):

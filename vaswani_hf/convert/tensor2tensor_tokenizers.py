@@ -89,7 +89,7 @@ def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer
             normalizers.Replace("\\", "\\\\"),
             normalizers.Replace("_", "\\u"),
             # Without a separator between characters, `Precompiled` could replace a character and its
-            # combining characters together by the decimal code of one character.
+            # combining characters by only one decimal code.
             normalizers.Replace(Regex(r"(?<=[\s\S])(?=[\s\S])"), _BETWEEN_CHARACTERS),
             normalizers.Precompiled(_character_codes(alphabet, path)),
             normalizers.Replace(_BETWEEN_CHARACTERS, ""),

@@ -154,8 +154,8 @@ def joint_names(attentions: Mapping[str, str]) -> Names:
 
 
 def same_names(prefix: str = "") -> Names:
-    """Map the weight names of a format that differs from this package only in the part `prefix` before
-    "encoder" or "decoder".
+    """Map the weight names of a format to the names of this package. The names of the format differ only in
+    the text `prefix` before "encoder" or "decoder".
     """
     norms = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
     return stack_names(

@@ -45,8 +45,8 @@ class _Packing(NamedTuple):
 
     # The indices of the sentence pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
-    # The position in `order` of the first pair of each length bucket, and N as the last element. The pairs of
-    # a bucket have equal source lengths and equal target lengths.
+    # For each length bucket, the position of its first pair in `order`. The last element is N. The pairs of a
+    # bucket have equal source lengths and equal target lengths.
     bucket_bounds: np.ndarray
     # The position in `order` of the first pair of each batch, and N as the last element.
     batch_bounds: np.ndarray
@@ -169,13 +169,13 @@ def _evenly_full_bounds(
     def bounds(total: int, count: int) -> np.ndarray:
         # The token budgets of the first `count` batches add up to `total`. If `total` is not divisible by
         # `count`, the last batches get a budget that is larger by one token. If all batches had the smaller
-        # budget, a batch could perhaps hold one sentence pair less, and the pairs would need more batches.
+        # budget, some batches could hold fewer pairs, and the pairs could need more batches.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # Find the smallest `total`, the sum of the token budgets, with which the pairs fit into `fewest` batches.
-    # Use bisection, because a larger `total` never needs more batches.
+    # `total` is the sum of the token budgets. Find the smallest `total` for which the pairs fit into `fewest`
+    # batches. Use bisection, because a larger `total` never needs more batches.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -345,8 +345,8 @@ class PairCollator:
     With `encoders`, the collator encodes the text of each pair again in each epoch, for BPE-dropout or
     augmentation. The random numbers depend only on the seed, the epoch, the pair, and how often the epoch has
     already contained the pair. Therefore a resumed run and a run with another number of data workers encode
-    the pair in the same way. If a pair is encoded again, the batch can exceed its token budget, because the
-    sampler counts the tokens that the corpus stores.
+    the pair in the same way. With `encoders`, a batch can exceed its token budget, because the sampler counts
+    the tokens that the corpus stores.
     """
 
     def __init__(
@@ -386,8 +386,8 @@ class PairCollator:
         if self._encoders is None:
             return example["input_ids"], example["labels"]
         copy = f" {example['copy']}" if example.get("copy") else ""
-        # Use the epoch that the dataset has stored in the sentence pair. The sampler is perhaps already in
-        # the next epoch, because the `DataLoader` prepares batches in advance.
+        # Use the epoch in the field `epoch` of the sentence pair, not the epoch of the sampler. The sampler
+        # is perhaps already in the next epoch, because the `DataLoader` prepares batches in advance.
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source, target = example["source"], example["target"]
         if self._augment is not None:

@@ -34,8 +34,8 @@ ID_FEATURES = {
 
 # A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
 # to 8 characters per token. For example, the character limit removes a line that repeats one character
-# 100,000 times. A tokenizer would learn long tokens from a line that repeats one character. With the long
-# tokens, the line could have fewer than `max_length` tokens.
+# 100,000 times. A tokenizer would learn long tokens from a line that repeats one character, and could then
+# split the line into fewer than `max_length` tokens.
 CHARACTERS_PER_TOKEN = 16
 
 # The encoder looks up each distinct word once per batch of `_ENCODED_AT_ONCE` pairs. A larger batch needs

@@ -57,7 +57,7 @@ class PairSource:
     # A UTF-8 text file with one text per line, for a language model. In pairs from `text_file`, source and
     # target are the same text.
     text_file: Files | None = None
-    # If a recipe names the files, the split of the files, such as "train". Error messages then contain the
+    # The split, such as "train", if a recipe names the files of the split. Error messages then contain the
     # recipe key, such as `train_source`. If `split_of_recipe` is None, error messages contain the name of the
     # field, such as `source_file`.
     split_of_recipe: str | None = None

@@ -12,8 +12,7 @@ from typing import Any
 # The number of bytes of memory-mapped files that can stay in physical memory.
 _MAX_MAPPED_BYTES = 2**28
 _MADV_DONTNEED = 4
-# The numbers that malloc.h gives three options of `mallopt`, and the values in bytes to which the options are
-# set.
+# The numbers of three `mallopt` options in malloc.h, and the values (in bytes) that this file sets.
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
 _M_MMAP_THRESHOLD = -3
@@ -75,8 +74,9 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # The code of shared libraries also counts as shared memory. After the removal of Arrow pages, store
-        # the size of the shared memory. The next call then counts only pages that were loaded later.
+        # The code of shared libraries also counts as shared memory. Store the size of the shared memory that
+        # remains after the removal of the Arrow pages. The next call then counts only pages that were loaded
+        # later.
         self._shared_bytes_after_release = _shared_bytes()
 
 

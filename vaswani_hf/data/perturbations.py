@@ -75,8 +75,8 @@ def placeholders(source: str, target: str, rng: Random) -> tuple[str, str]:
     """Replace a name or number by the same placeholder, such as `{name}`, in the source and the target.
 
     The name or number must occur exactly once in the source, and exactly once in the target. If no name or
-    number occurs exactly once in each text, insert the placeholder at the beginning of the source and the
-    target.
+    number occurs exactly once in the source and exactly once in the target, insert the placeholder at the
+    beginning of both.
     """
     placeholder = rng.choice(_PLACEHOLDER_FORMS) % _identifier(rng)
     in_target = _COPIED_WORD.findall(target)

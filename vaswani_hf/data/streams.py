@@ -113,10 +113,10 @@ class EndlessStream(torch.utils.data.IterableDataset):
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
-        # Measure the sizes of sentence pairs so that a full batch has the size `source_tokens *
-        # target_tokens`. With this batch size, the size of each sentence pair is an integer. Floating-point
-        # sizes would have rounding errors. Because of these errors, a resumed run could begin a window of
-        # pairs at another stream position than the original run.
+        # Scale the sizes of sentence pairs, so that a full batch has the size `source_tokens *
+        # target_tokens`. With this batch size, the size of a sentence pair is an integer: a length in tokens
+        # times a token budget. Floating-point sizes would have rounding errors. Because of these errors, a
+        # resumed run could begin a window of pairs at another stream position than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0

@@ -28,7 +28,9 @@ class SerializedTokenizer(NamedTuple):
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """Serialize a tokenizer. Equal tokenizers give equal results, even after encoding texts."""
+    """Serialize a tokenizer. Equal tokenizers give equal results, even if one of the tokenizers has already
+    encoded texts.
+    """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
     return SerializedTokenizer(text, tokenizer.split_special_tokens)
@@ -135,8 +137,8 @@ def _separates_words(token: dict[str, Any]) -> bool:
     """Return True if a match of an added token includes the spaces around the token, but the token itself
     contains no space.
 
-    If an added token includes the spaces around the token, the token ids of the neighbouring words do not
-    change.
+    If the match includes the spaces around an added token, the added token does not change the token ids of
+    the neighbouring words.
     """
     includes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]

@@ -98,7 +98,7 @@ def write_tokenizers(
     function `train` trains the tokenizers.
 
     A hash of the corpus files, the settings and `kind` identifies tokenizers in the cache. `kind` contains
-    values outside the settings that also change the tokenizers, such as the name of the task.
+    values that also change the tokenizers but are not settings, such as the name of the task.
     """
 
     def train_in(place: Path) -> None:
@@ -338,7 +338,7 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
 def _count_characters(
     texts: Iterable[str], normalizer: normalizers.Normalizer, counts: Counter[str]
 ) -> Iterator[str]:
-    """Yield each text unchanged. In `counts`, count the non-ASCII characters of the normalized text."""
+    """Yield each text unchanged. Add the non-ASCII characters of the normalized text to `counts`."""
     for text in texts:
         if not text.isascii():
             counts.update(

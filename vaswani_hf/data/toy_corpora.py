@@ -46,7 +46,8 @@ TREES_HELD_OUT = 1000
 SMALLEST_HELD_OUT = 100
 
 # The ranges for the two parts of a number: the thousands and the remainder below 1000, such as 471 and 5 for
-# 471,005. The thousands and the remainder are each zero, or have one, two or three digits.
+# 471,005. The first range contains only zero. The other ranges contain the numbers with one, two and three
+# digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -282,13 +283,14 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Draw random integers from the split `split`, such as "train". The `source` is in English words, and the
-    `target` is one German word.
+    """Draw random integers that belong to the split `split`, such as "train". The `source` is in English
+    words, and the `target` is one German word.
 
     A number consists of the thousands and a remainder below 1000. Each of the two parts has 0 to 3 digits,
-    which gives 16 combinations of digit counts. All combinations are equally probable, because otherwise 90 %
-    of the drawn numbers would have six digits. Only in the split "train" can a number occur again. All
-    numbers with the same combination of digit counts are drawn before a number occurs again.
+    which gives 16 combinations of digit counts. All combinations of digit counts are equally probable,
+    because otherwise 90 % of the drawn numbers would have six digits. Only in the split "train" can a number
+    occur again. A number occurs again only after all numbers with the same combination of digit counts have
+    been drawn.
 
     A number is in the same split for every seed. The splits "validation" and "test" have about 5 % of the
     numbers each. The split "train" has all remaining numbers, including all numbers below 100. A larger

@@ -149,7 +149,8 @@ def tree_from_text(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
-    """Yield the trees of a treebank. Remove traces, function tags and brackets around a whole sentence.
+    """Yield the trees of a treebank. Remove traces and function tags, and outermost brackets such as `(ROOT
+    …)`.
 
     All lines of a tree except the first must be indented, as in the files of the Penn Treebank. A tree that
     contains only traces becomes a tree without words.

@@ -16,10 +16,10 @@ class WeightedPairs:
 
     A corpus with `n` pairs and the weight `w` fills `m = round(w * n)` places (at least one if `w > 0`) in
     the list of each epoch. For each epoch and each corpus of `n` pairs, `of_epoch` draws a random integer `r`
-    from 0 to `n - 1`. Place `j` (of `m` places) contains pair `floor((j * n + r) / m)` of the `n` pairs of
-    the corpus, sorted by length. Therefore an epoch contains each of the `n` pairs `floor(m / n)` or `ceil(m
-    / n)` times. For each place, the sampler uses the largest lengths of all pairs that can fill the place.
-    Therefore the batch bounds are the same in all epochs.
+    from 0 to `n - 1`. The `n` pairs of the corpus are sorted by length. Place `j`, from 0 to `m - 1`,
+    contains the pair with the index `floor((j * n + r) / m)`. Therefore an epoch contains each of the `n`
+    pairs `floor(m / n)` or `ceil(m / n)` times. For each place, the sampler uses the largest lengths of all
+    pairs that can fill the place. Therefore the batch bounds are the same in all epochs.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class WeightedPairs:
                 "the weight of a corpus that has pairs."
             )
         # For each place in an epoch, the maximum source and target lengths (in tokens) of the pairs that can
-        # take the place.
+        # be at the place.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
@@ -85,8 +85,8 @@ def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # In each epoch, draw `i` from the corpus is one of the pairs `first[i]` to `last[i]` (inclusive). For
-    # each `i`, `np.maximum.reduceat` returns the maximum of `lengths[first[i] : first[i + 1]]`. The slice
-    # does not always contain `lengths[last[i]]`. Therefore take the element-wise maximum of the result of
-    # `reduceat` and `lengths[last]`.
+    # In each epoch, the pair with the number `i` that the sampler draws is one of the pairs `first[i]` to
+    # `last[i]` (inclusive). For each `i`, `np.maximum.reduceat` returns the maximum of `lengths[first[i] :
+    # first[i + 1]]`. The slice does not always contain `lengths[last[i]]`. Therefore take the element-wise
+    # maximum of the result of `reduceat` and `lengths[last]`.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

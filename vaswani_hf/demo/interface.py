@@ -1,8 +1,8 @@
 """Creates the page of `vaswani demo` and of a Space. The page shows the translation of a text, the confidence
 of each word, the word alignment and the attention.
 
-`vaswani demo` imports this file, and `vaswani push --space` copies this file into a Space. The package is not
-installed in a Space. Therefore this file imports no module of the package.
+`vaswani demo` imports this file, and `vaswani push --space` copies this file into a Space. A Space does not
+install the package. Therefore this file imports no module of the package.
 """
 
 import os
@@ -85,7 +85,8 @@ class _Actions:
 
     def translate(self, label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
         """Return the translation, and four HTML texts: the confidences, the word alignment, the translation
-        table, and an empty text. The empty text replaces the attention picture of the previous text.
+        table and the attention picture. The text of the attention picture is empty, to remove the previous
+        picture.
         """
         if not text.strip():
             return "", "", "", "", ""
@@ -199,8 +200,7 @@ def alignment_as_html(text: str, translation: str, alignment: str) -> str:
     aligned = []
     for pair in alignment.split():
         i, j = map(int, pair.split("-"))
-        # A word index in `alignment` can be too large for the text. If no spaces separate the sentences, as
-        # in Chinese, the whole text has fewer words than the sum over its sentences.
+        # Skip a pair with a word index that is too large for the text.
         if i >= len(source) or j >= len(target):
             continue
         line = f'x1="{source_centers[i]:.0f}" y1="26" x2="{target_centers[j]:.0f}" y2="{_HEIGHT - 24}"'

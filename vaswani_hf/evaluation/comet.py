@@ -80,7 +80,9 @@ def comet_scores_or_error(
     references: Sequence[str],
     device: str | None,
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
-    """Return COMET scores or the error of COMET, so that the error does not prevent the other scores."""
+    """Return the COMET scores or the error of COMET. The function does not raise the error, so that the other
+    scores are still computed.
+    """
     if model is None:
         return None, None
     try:

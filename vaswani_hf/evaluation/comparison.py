@@ -23,8 +23,8 @@ TRIALS = 10_000
 # number of sentences. If m translations of two systems differ, the randomization test has 2^m ways to swap
 # translations. Two of the 2^m ways always give a difference of the observed size: to swap no translation, and
 # to swap all translations. Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10. If
-# only one translation differs, sacreBLEU's p-value of 0.0001 is too small, because sacreBLEU counts only
-# differences that are larger than the observed difference.
+# only one translation differs, the correct p-value is 1, but sacreBLEU computes 0.0001. The reason is that
+# sacreBLEU counts only differences that are larger than the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -48,9 +48,9 @@ class Score(Record):
     Attributes:
         confidence_interval: The 95 % confidence interval. None for fewer than `FEWEST_SENTENCES` sentences. Not
             set for COMET.
-        p_bootstrap: The p-value (from 0 to 1) of the difference from the baseline, from the bootstrap. None
-            if fewer than `FEWEST_SENTENCES` translations differ from the baseline. Not set for the baseline,
-            for COMET, or for a range of source lengths.
+        p_bootstrap: The p-value (from 0 to 1) that the bootstrap computes for the difference from the
+            baseline. None if fewer than `FEWEST_SENTENCES` translations differ from the baseline. Not set for
+            the baseline, for COMET, or for a range of source lengths.
         p_randomization: The p-value from the randomization test.
     """
 
@@ -69,7 +69,7 @@ class SystemRow(Record):
 
     Attributes:
         differing_sentences: The number of translations that differ from the translations of the baseline
-            system. Not set for a range of source lengths.
+            system. Not set in the rows of a `LengthBucket`.
         comet: Not set if COMET is not computed.
     """
 
@@ -242,7 +242,7 @@ def _entries(values: Sequence[Any], indices: Iterable[int]) -> list[Any]:
 def _tested_scores(
     metric: Any, systems: Systems, references: Sequence[str], differing: Mapping[str, int]
 ) -> tuple[str, dict[str, Score]]:
-    """Compute the scores on all sentences by one metric, with p-values. Also return the signature."""
+    """Compute the scores of one metric on all sentences, with p-values. Also return the signature."""
     signature, bootstrap = _test("bs", RESAMPLES, systems, references, metric)
     baseline, *others = systems
     testable = [name for name in others if differing[name] >= FEWEST_SENTENCES]

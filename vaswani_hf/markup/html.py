@@ -272,8 +272,8 @@ def divide_outer_space(pieces: Sequence[Piece]) -> tuple[str, list[Piece], str]:
 
 
 def _visible_range(raw: str) -> tuple[int, int]:
-    """Return the offset of the first character of a text that is not white space, and the offset after the
-    last such character. If all characters are white space, the first offset is the length of the text, and
+    """Return the offset of the first visible character (not white space) in a text, and the offset after the
+    last visible character. If all characters are white space, the first offset is the length of the text, and
     the second offset is 0.
     """
     characters = re.finditer(rf"{_REFERENCE.pattern}|.", raw, flags=re.DOTALL)
@@ -292,8 +292,8 @@ def text_pieces(raw: str) -> list[Piece]:
         if reference is not None:
             character = unescape(reference)
             if character != "&" and not category(character[0]).startswith("S"):
-                # A reference for a letter, white space or punctuation, such as `&auml;`, is a part of the
-                # text.
+                # A character reference for a letter, white space or punctuation, such as `&auml;`, is a part
+                # of the text.
                 continue
         pieces.append(_text_piece(raw[end : match.start()]))
         if match["statement"]:

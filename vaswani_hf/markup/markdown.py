@@ -191,8 +191,8 @@ def _recording(rule: Callable[[Any, bool], bool]) -> Callable[[Any, bool], bool]
         is_found = rule(state, silent)
         if is_found and not silent:
             for token in state.tokens[num_tokens:]:
-                # Skip a text token, because the parser first adds the text before the link, the image or the
-                # code.
+                # Skip text tokens, because the parser first adds a token with the text that precedes the
+                # link, the image or the code.
                 if token.type != "text":
                     token.meta["source"] = state.src[start : state.pos]
                     break
@@ -241,8 +241,8 @@ def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool
 def _place_of(
     token: Any, content: str, lines: Sequence[str], cursor: tuple[int, int]
 ) -> list[tuple[int, int, int]] | None:
-    """Return the place of the source code `content` in the format of `_Block.place`. Return None if a line of
-    `content` is not in the document.
+    """Return the place of the Markdown source `content` in the document, in the format of `_Block.place`.
+    Return None if a line of `content` is not in the document.
     """
     if token.map is None:
         return None

@@ -26,7 +26,7 @@ TranslateSentences = Callable[[Sequence[str]], Iterable[Translation]]
 
 # The three groups match the punctuation before a word, the word, and the punctuation after the word.
 _WORD = re.compile(r"([^\w\s]*)(\S*?)([^\w\s]*)")
-# Matches white space that is not an ASCII character, such as a space that does not break.
+# Matches white space that is not an ASCII character, such as a non-breaking space.
 _OTHER_SPACE = re.compile(r"[^\S \t\n\r\f\v]")
 # Punctuation that belongs to the preceding text, even if tags are between the text and the punctuation.
 _END_PUNCTUATION = ".,;:!?…)]}"
@@ -206,7 +206,7 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
             offset += len(piece.text)
             while piece.kind == "text" and cuts and cuts[0][1] <= offset:
                 end, begin = cuts.popleft()
-                # The white space after the sentence can begin in a piece before `piece`.
+                # The white space after the sentence can begin in an earlier piece than `piece`.
                 last_text = text[start:end] or text[start:begin]
                 sentences[-1].pieces.append(Piece("text", text=last_text))
                 sentences.append(_Sentence(separator=text[max(start, end) : begin] or " "))
@@ -265,7 +265,9 @@ def _with_glued_tags_divided(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _set_partners(pieces: Sequence[Piece]) -> None:
-    """Set the partner of each tag in a pair of tags. Two pairs of tags are always nested or disjoint."""
+    """Set `partner` of the opening tag and the closing tag of each pair. Two pairs of tags are always nested
+    or disjoint.
+    """
     waiting: list[Piece] = []
     for piece in pieces:
         piece.partner = None
@@ -358,7 +360,7 @@ class _SourceBuilder:
     def _add_text(self, text: str) -> None:
         for match in _SPACE_OR_WORD.finditer(text):
             if match[0].isspace():
-                # Keep a space that is not an ASCII space, such as a space that does not break.
+                # Keep a space that is not an ASCII space, such as a non-breaking space.
                 self._space = self._space.strip(" ") or match[0]
                 continue
             if self._space:
@@ -442,8 +444,8 @@ def _target_units(translation: Translation, source: Sequence[Unit], separator: s
                 index = atoms[part.atom].popleft()
                 of_part = [replace(source[index], source=index)]
             elif not part.begins_atom and units and units[-1].text == part.atom:
-                # If an unchangeable part contains spaces, such as `<%= x %>`, skip its later words. `units`
-                # already contains the whole unchangeable part.
+                # If an unchangeable part contains spaces, such as `<%= x %>`, skip all words of the part
+                # after its first word. `units` already contains the whole unchangeable part.
                 space = ""
                 continue
             else:
@@ -469,8 +471,8 @@ def _target_units(translation: Translation, source: Sequence[Unit], separator: s
 
 
 def _aligned_units(translation: Translation, source: Sequence[Unit]) -> dict[int, list[int]]:
-    """Map the index of each aligned target word to the indices in `source` of the aligned words and
-    punctuation.
+    """Map the index of each aligned target word to a list of indices in `source`: the aligned source word and
+    its punctuation.
     """
     units_of_word: dict[int, list[int]] = {}
     for i, unit in enumerate(source):

@@ -11,7 +11,7 @@ _JINJA = r"\{%(?:(?!\{%|%\}).)*%\}"
 _TOOLKIT = r"\[%(?s:(?!\[%|%\]).)*%\]"
 # The statements of Mustache and Handlebars, such as `{{#if x}}`, `{{else}}` and `{{/if}}`.
 _SECTION = r"\{\{~?(?:[\#/^]|else\b)[^{}]*\}\}"
-# Matches code that can contain characters of HTML, such as `<`.
+# Matches template code that can contain reserved characters of HTML, such as `<`.
 TEMPLATE = re.compile(rf"{_ERB}|{_PHP}|{_TOOLKIT}|\{{%[^{{}}\n]*?%\}}|\{{\{{[^{{}}\n]*?\}}\}}")
 # Matches statements of templates. In the translation, a template statement stays between the same texts as in
 # the source, because the order of the statements matters. Expressions, such as `<%= x %>`, can move to
@@ -30,7 +30,7 @@ _VARIABLE = rf"(?<![\w%])%(?!{_CONVERSION}%)[A-Za-z_][\w.]*%(?![\w%])"
 _URL = r"""(?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]"""
 # Matches placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside
 # a word. Without the look-behind assertions, the search time would grow with the square of the length of a
-# word. A URL directly after a placeholder such as `%s` is a part of the placeholder.
+# word. The match of a placeholder such as `%s` includes a URL that directly follows the placeholder.
 PLACEHOLDER = re.compile(
     rf"{_ERB}|{_PHP}|{_JINJA}|{_TOOLKIT}|{_VARIABLE}|{_FORMAT}(?:{_URL})?|(?<!\w){_URL}"
     r"""

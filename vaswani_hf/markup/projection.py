@@ -24,7 +24,8 @@ class Unit:
 
     Attributes:
         raw (str): The source code of an unchangeable part, such as `&nbsp;`; empty for words and punctuation.
-        word (int): For a unit of the source, the index of its white-space-separated word in the sentence.
+        word (int): For a unit of the source, the index of the white-space-separated word of the sentence that
+            contains the unit.
         space (str): The white space before the unit.
         source (int, optional): For a unit of the translation, the index of the aligned unit of the source.
     """
@@ -51,15 +52,15 @@ class Node:
         closing (str): The source code of the closing tag of a pair.
         kind (str): "pair" (two tags), "open" or "close" (a tag whose partner is missing), or "atom" (an
             unchangeable part).
-        before (str): The character before the node in the source. "X" after an unchangeable part, and "" at
-            the beginning of the sentence.
-        after (str): The character after the node in the source. "X" before an unchangeable part, and "" at
-            the end of the sentence.
-        source_start (int): The index of the first source unit after the node; for a pair, after the opening
-            tag.
+        before (str): The character before the node in the source; "X" if an unchangeable part is before the
+            node, and "" at the beginning of the sentence.
+        after (str): The character after the node in the source; "X" if an unchangeable part is after the
+            node, and "" at the end of the sentence.
+        source_start (int): The index of the first source unit after the node. For a pair of tags,
+            `source_start` is the index of the first source unit after the opening tag.
         source_end (int): For a pair of tags, the index of the first source unit after the closing tag.
-        start (int): The index of the first unit of the translation after the node. For a pair of tags,
-            `start` is the index of the first unit after the opening tag.
+        start (int): The index of the first translation unit after the node. For a pair of tags, `start` is
+            the index of the first unit after the opening tag.
         end (int): For a pair of tags, the index of the first unit of the translation after the closing tag;
             otherwise equal to `start`.
         children (list): The nodes between the two tags of a pair, in the order of the source.
@@ -122,9 +123,9 @@ def _place_pairs(
     aligned: Aligned,
     sentences: Sequence[Bounds],
 ) -> None:
-    """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`. First place
-    each pair of tags for which `_aligned_range` finds a range in every sentence of the pair. Then place each
-    remaining pair around a target word that is outside of all placed pairs.
+    """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`. First, place
+    each pair of tags for which `_aligned_range` finds a range in every sentence with text between the two
+    tags. Then place each remaining pair around a target word that is outside of all placed pairs.
     """
     free = [True] * len(target)
     unsure = []
@@ -233,7 +234,7 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
     """Set the range of a pair of tags to the longest run of free units between `start` and `end`. A unit is
-    free if no other pair of tags with the same parent encloses the unit.
+    free if none of the placed pairs of tags with the same parent encloses the unit.
     """
     best = (start, start)
     run_start = start
@@ -280,9 +281,9 @@ def _position(node: Node, parent: Node, aligned: Aligned, sentences: Sequence[Bo
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """Move a node without words, such as an image, out of each pair of tags that does not contain the node in
-    the source. If the node precedes the tags in the source, put the node before the opening tag. Otherwise,
-    put the node after the closing tag.
+    """Move a node without words, such as an image, out of each pair of tags that encloses the node only in
+    the translation. If the node precedes the tags in the source, put the node before the opening tag.
+    Otherwise, put the node after the closing tag.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:
@@ -354,7 +355,7 @@ class _Writer:
     def _spaces_around(self, node: Node, parent: Node) -> tuple[str, str]:
         """Return the space before and the space after a node."""
         if node.start < node.end or (node.kind == "open" and node.after.strip()):
-            # Write the opening tag between the next word and the space before the word.
+            # Write the space before the next word, then the opening tag, then the word.
             return self._take_space(node.start), ""
         if node.kind == "close" or (node.kind == "pair" and not node.children):
             return "", ""
@@ -381,7 +382,7 @@ class _Writer:
         return before, after
 
     def _is_after_atom(self, node: Node) -> bool:
-        """Return True if the last written part is an unchangeable part, and the source has no unit between
+        """Return True if the last written part is an unchangeable part, and the source has no `Unit` between
         the last written part and `node`.
         """
         last = self._last_node

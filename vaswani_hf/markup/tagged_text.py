@@ -1,4 +1,4 @@
-"""Translates subtitles, messages of programs and templates (plain text with placeholders): texts that can
+"""Translates subtitles, templates (plain text with placeholders) and the messages of programs: texts that can
 contain tags, but are not HTML documents.
 """
 
@@ -40,7 +40,7 @@ def translate_templates(texts: Sequence[str], translate: TranslateSentences) -> 
 
 def translate_tagged_texts(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
     """Translate each text. Keep the source text if the tags of the translation differ from the tags of the
-    source text, because the model itself has then written a tag.
+    source text. Different tags mean that the model itself has written a tag.
     """
     translations = translate_passages([_passage(text) for text in texts], translate)
     return [

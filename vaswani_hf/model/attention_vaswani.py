@@ -484,7 +484,7 @@ def can_be_fused(kind: type[VaswaniAttention]) -> bool:
 
 class AttentionRecorder:
     """Records the cross-attention weights of selected decoder layers. Pass a recorder to a model as the
-    argument `attention_recorder`. A recorded layer computes the attention weights with
+    argument `attention_recorder`. A selected layer computes its attention weights with
     `VaswaniAttention.weights`, because fused kernels return no weights.
     """
 

@@ -63,8 +63,8 @@ class Segment:
 
 
 class Layout(NamedTuple):
-    """The N segments of a text, and the N + 1 separators: the texts before, between and after the
-    translations of the segments.
+    """The N segments of a text, and the N + 1 separators. The separators are the texts before, between and
+    after the translations of the segments.
     """
 
     segments: list[Segment]
@@ -174,8 +174,8 @@ class PyTorchBackend:
 
     @property
     def max_positions(self) -> float:
-        """See `Backend.max_positions`. A Vaswani model limits the number of tokens only if the model has
-        learned positions.
+        """See `Backend.max_positions`. A Vaswani model limits the number of tokens only if the positions of
+        the model are learned.
         """
         return self.model.config.num_positions if self.is_vaswani else math.inf
 
@@ -212,8 +212,8 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """Return True if the length limit also counts the padding before target prefixes that are shorter
-        than the longest prefix of the batch.
+        """Return True if the length limit also counts padding. Shorter target prefixes of a batch are padded
+        to the length of the longest prefix.
         """
         if not all(map(is_vaswani, (self.model, *self.ensemble))):
             return True
@@ -223,7 +223,7 @@ class PyTorchBackend:
     def _search_by_prefix_length(
         self, segments: list[Segment], settings: dict[str, Any]
     ) -> list[list[Hypothesis]]:
-        """Search for the translations in separate batches of segments with equally long target prefixes."""
+        """Run a separate search for each group of segments with equally long target prefixes."""
         rows_of: dict[int, list[int]] = {}
         for row, segment in enumerate(segments):
             rows_of.setdefault(len(segment.prefix), []).append(row)

@@ -74,7 +74,7 @@ class SearchTask:
     # The model whose `generate` was called, and then the other models of the ensemble.
     models: list[Any]
     inputs: list[dict[str, Any]]
-    # [N] int64, the indices of the sentences to translate. `inputs` contains only these sentences.
+    # [N] int64, the indices of the sentences to translate. `inputs` contains only the sentences to translate.
     sentences: torch.Tensor
     prompt: torch.Tensor  # [B, P] int64, the beginnings of the translations
     limits: torch.Tensor  # [B] int64, the maximum numbers of new tokens
@@ -82,7 +82,8 @@ class SearchTask:
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList  # without `OWN_CRITERIA`
     strategies: SearchStrategies
-    # True if the search calls logits processors, stopping criteria or strategies of the user.
+    # True if the search calls strategies of the user, logits processors (also those of transformers), or
+    # stopping criteria.
     has_user_code: bool
     # If True, all sentences stay in the batch until the whole search ends, and the search records the outputs
     # that `generate` of transformers returns.
@@ -241,7 +242,7 @@ class BeamSearch:
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Apply the logits processors, and return the log-probabilities [N, K or 1, V]. To check for NaN,
-        also return the log-probabilities [N, K or 1] of one token before the logits processors.
+        also return the log-probabilities [N, K or 1] of one token, computed before the logits processors run.
 
         The log-probability of one token is enough, because all log-probabilities of a row are NaN if one
         logit is NaN or +inf, or if all logits of the row are -inf.
@@ -322,9 +323,10 @@ class BeamSearch:
         return beams.is_open
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
-        """Keep `num_staying` sentences in the batch, and remove only sentences whose search has ended. If
-        `StepReader` reads one step late, `num_staying` is the number of sentences whose search had not ended
-        after the previous step. Therefore the batch can still contain some sentences whose search has ended.
+        """Reduce the batch to `num_staying` sentences. All removed sentences are sentences whose search has
+        ended. If `StepReader.is_late` is True, `num_staying` is the number of sentences whose search had not
+        ended after the previous step. Therefore the batch can still contain some sentences whose search has
+        ended.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         self.beams.select(staying)
@@ -335,8 +337,8 @@ class BeamSearch:
         """Return the tokens [B * R, T], the scores [B * R] and the beam indices of the R best translations.
 
         The beam indices are the tensor `beam_indices` [B * R, T - P] of transformers. Without
-        `transformers_compatible`, the beam indices are None. The row of a missing translation contains the
-        prompt and padding, and has the score -inf.
+        `transformers_compatible`, the beam indices are None. If the search found fewer than R translations of
+        a sentence, the other rows contain the prompt and padding, and their scores are -inf.
         """
         kept = slice(self.config.num_return_sequences)
         prompt_length = self.task.prompt.shape[1]

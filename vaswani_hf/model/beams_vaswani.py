@@ -17,7 +17,7 @@ from .decoding_vaswani import gather_beams
 # same score.
 EMPTY_SCORE = -1e9
 # The score of a token, candidate or translation that the search must not choose. `EXCLUDED_SCORE` is lower
-# than `EMPTY_SCORE`. Therefore the search rather leaves a place empty than chooses an excluded candidate.
+# than `EMPTY_SCORE`. Therefore the search prefers an empty place to an excluded candidate.
 EXCLUDED_SCORE = 2 * EMPTY_SCORE
 
 
@@ -118,8 +118,8 @@ class FinishedTranslations:
     Attributes:
         scores: The scores, [B, K] float32. The score of a missing translation is `EMPTY_SCORE`.
         lengths: The numbers of new tokens, [B, K] int64. A missing translation has the length 0.
-        paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. A missing translation contains only the
-            prompt and padding.
+        paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. If a translation is missing, its row contains
+            only the prompt and padding.
     """
 
     def __init__(self, prompts: torch.Tensor, fill: int):

@@ -530,7 +530,7 @@ class VaswaniConfig(PreTrainedConfig):
     def _require_class(name: str, token_id: int | None, side: str, size: Any) -> None:
         if token_id is not None and token_id >= size:
             raise InvalidValueError(
-                f"`{name}` must be smaller than the {side} vocabulary of {size} classes, but is {token_id}."
+                f"`{name}` must be smaller than the {side} vocabulary size {size}, but is {token_id}."
             )
 
     @property
@@ -595,8 +595,7 @@ class VaswaniConfig(PreTrainedConfig):
         if found != cls.model_type:
             raise InvalidValueError(
                 f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the "
-                f"config class of {found!r}, and a model class whose `config_class` is the config class of "
-                f"{found!r}."
+                f"config class of {found!r}, and a model class with the same `config_class`."
             )
         # Raise an error for keyword arguments that look like misspelled fields, because transformers silently
         # ignores unknown keyword arguments.
@@ -651,8 +650,8 @@ class VaswaniConfig(PreTrainedConfig):
         super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
 
     def user_classes(self) -> list[type]:
-        """Return the classes defined by users that the config needs: registered classes, and the config class
-        itself.
+        """Return the user-defined classes that the config needs: the registered classes, and the config class
+        itself if a user has defined it.
         """
         classes = [registry.classes[name] for registry, name in registered_names(self)]
         return classes if self._package_class is type(self) else [*classes, type(self)]

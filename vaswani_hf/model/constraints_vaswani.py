@@ -1,7 +1,8 @@
 """Assigns the target prefix and the required phrases of a text to its segments, and adds the terms of the
 glossary. The file implements step 3 of a translation (translator_vaswani describes all steps).
 
-This file is saved with every checkpoint because the translator assigns constraints with this file.
+This file is saved with every checkpoint because the translator uses the class `ConstraintAssigner` of this
+file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ class ConstraintAssigner:
         return max(0, longest - num_others - 1)
 
     def _obstacle_to_term(self, token_ids: list[int], room: int, config: GenerationConfig) -> str | None:
-        """Return the reason why no translation can contain a glossary term, or None."""
+        """Return the reason why a glossary term cannot occur in the translation, or None."""
         num_classes = len(self.target_tokenizer)
         has_tokens = bool(token_ids) and has_ordinary_tokens(token_ids, config, num_classes)
         if not has_tokens or self.target_tokenizer.unk_token_id in token_ids:

@@ -2,10 +2,10 @@
 
 The two decoders return the same logits. `BeamSearch` of beam_search_vaswani chooses a decoder:
 
-- `TreeAttentionDecoder` is fast. All beams of a sentence share one sequence of tokens, the tree. If several
-  beams begin with the same target tokens, the tree stores the keys and values of these tokens only once. A
-  mask hides the tokens of other beams from each beam. The keys and values of the source are stored once per
-  sentence, not once per beam.
+- `TreeAttentionDecoder` is fast. The target tokens of all beams of a sentence are stored in one sequence,
+  called the tree. If several beams begin with the same target tokens, the tree stores the keys and values of
+  these tokens only once. A mask hides the tokens of other beams from each beam. The keys and values of the
+  source are stored once per sentence, not once per beam.
 - `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder` supports every cache class,
   every attention implementation, and `generate` calls that return attention weights or hidden states.
 
@@ -46,7 +46,7 @@ class Decoder(Protocol):
     # For each beam and source token, the sum [N, K, S] of the weights with which the beam's tokens attend to
     # the source token. `coverage` is None if the search has no coverage penalty.
     coverage: Any
-    # True if each step computes the model without calls of modules, so that no hook of the user runs.
+    # True if each step computes the decoder layers with `DecoderLayerStep` instead of `forward`.
     is_direct: bool
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -78,8 +78,8 @@ class TreeKVCache:
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # The number of cached tokens that belong to at least one beam, in the sentence with the most such
-        # tokens. The number is `sys.maxsize` until the search has counted the cached tokens.
+        # The number of cached tokens that belong to at least one beam: the maximum over the sentences. The
+        # number is `sys.maxsize` until the search has counted the cached tokens.
         self.num_living = sys.maxsize
         # The additive attention mask [N, beams, capacity], or None if every beam can attend to every token.
         self.visible: torch.Tensor | None = None
@@ -159,7 +159,8 @@ class TreeKVCache:
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # Add `num_beams`, because `num_living` does not count the newest token of each beam.
+        # Add one token per beam, because `num_living` (the number of tokens in use) does not count the newest
+        # token of each beam.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
@@ -432,7 +433,7 @@ def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
 
 
 def _rows_of_beams(beams: torch.Tensor, num_beams: int) -> torch.Tensor:
-    """Convert indices of beams within their sentences, [N, number], to row indices [N * number]."""
+    """Convert the index of each beam in its sentence, [N, number], to the index of a row, [N * number]."""
     first = torch.arange(len(beams), device=beams.device).unsqueeze(1) * num_beams
     return (beams + first).flatten()
 

@@ -269,8 +269,8 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # The import statement names a package, such as `vaswani_hf`, instead of a code file. Find the
-            # code file that defines the name.
+            # If the import statement imports from a package, such as `vaswani_hf`, find the code file that
+            # defines the name.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():

@@ -27,8 +27,8 @@ def needs_sync(tensor: torch.Tensor) -> bool:
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator. Faster code can replace the methods `methods` of the decorated class, unless
-    a subclass overrides the methods.
+    """Return a class decorator that marks `methods`, names of methods, as replaceable. Faster code can
+    replace a marked method, unless a subclass overrides the method.
     """
 
     def register(kind: type) -> type:
@@ -44,9 +44,9 @@ def class_permits_fast_path(kind: type, *methods: str) -> bool:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if faster code can replace each method of a module that `methods` names. Return False if a
-    subclass or an attribute of the module overrides one of the `methods`. For "forward", also return False if
-    the module has hooks or is compiled.
+    """Return True if faster code can replace all `methods` of a module. Return False if a subclass or an
+    attribute of the module overrides one of the `methods`. For "forward", also return False if the module has
+    hooks or is compiled.
     """
     is_replaced = any(name in vars(module) for name in methods)
     if is_replaced or not class_permits_fast_path(type(module), *methods):

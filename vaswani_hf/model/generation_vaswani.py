@@ -80,8 +80,8 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
     """Return the value of a setting for a `generate` call. A value in `settings` overrides
     `settings["generation_config"]`, and `settings["generation_config"]` overrides `generation_config`, the
-    generation config of the checkpoint. An argument with the value None overrides the config fields. A config
-    field with the value None overrides nothing.
+    generation config of the checkpoint. A value in `settings` overrides the config fields even if the value
+    is None. A config field with the value None overrides nothing.
     """
     if name in settings:
         return settings[name]
@@ -147,8 +147,8 @@ class VaswaniGeneration(GenerationMixin):
                 step.
             stopping_criteria (StoppingCriteriaList, optional): Functions that decide whether a translation
                 has ended.
-            **kwargs: Other arguments and settings of transformers, and the additional ones: `ensemble`,
-                `must_contain`, `warn_of_unmet_phrases` and `search`.
+            **kwargs: Other arguments and settings of transformers, and the arguments that this package adds:
+                `ensemble`, `must_contain`, `warn_of_unmet_phrases` and `search`.
 
         Returns:
             torch.Tensor or ModelOutput: Token ids [B * R, T] int64, or the outputs of transformers if
@@ -470,9 +470,9 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Replaces the model as the argument `self` of the method `compute_transition_scores` of transformers.
-    The method reads only `config.get_text_config().vocab_size` of the model. The method needs the size of the
-    target vocabulary, but `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
+    """An object that transformers' method `compute_transition_scores` receives as `self`, in place of the
+    model. The method reads only `config.get_text_config().vocab_size` of the model. The method needs the size
+    of the target vocabulary, but `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -485,7 +485,9 @@ class _TargetVocabulary:
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The encoder output [B, S, D], with one row per sentence. All beams of a sentence share the row."""
+    """The encoder output [B, S, D], with one row per sentence. All beams of a sentence use the same row of
+    the encoder output.
+    """
 
 
 @dataclass
@@ -564,8 +566,8 @@ class SearchMethod:
         limits = prompt.new_full((len(prompt),), config.max_length)
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
-        # `returns_more` is True if `generate` must return more than token ids, or must use a cache that is
-        # not a `DynamicCache`. If `returns_more` is True, the search needs the `RowDecoder`, because the
+        # `returns_more` is True in two cases: `generate` must return more than token ids, or must use another
+        # cache than `DynamicCache`. If `returns_more` is True, the search needs the `RowDecoder`, because the
         # `RowDecoder` records outputs and supports all caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)

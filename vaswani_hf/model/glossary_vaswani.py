@@ -46,9 +46,9 @@ class Glossary:
     text does not depend on the number of terms in the glossary that begin with other words.
 
     Args:
-        terms (Iterable): The terms. If several equally long terms match the same words of a text, terms that
-            equal the words have precedence. Among terms of equal precedence, the glossary uses the first
-            term.
+        terms (Iterable): The terms. If several equally long terms match the same words of a text, terms with
+            the same word endings as the text have precedence. Among terms of equal precedence, the glossary
+            uses the first term.
     """
 
     def __init__(self, terms: Iterable[Term]):

@@ -88,8 +88,8 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON, without the fields of the other stack and of encoder-decoder
-        models.
+        """Return the fields as a dict for JSON. Leave out the fields of the stack that the model does not
+        have, and the fields of encoder-decoder models.
         """
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= ENCODER_DECODER_FIELDS
@@ -417,8 +417,8 @@ class VaswaniForMaskedLM(_LanguageModel):
                 token attends to `<pad>`.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
-            labels (torch.Tensor, optional): The tokens [B, T] int64 without masking. Labels that are -100 or
-                `<pad>` are ignored. `VaswaniForSeq2SeqLM.forward` describes the loss.
+            labels (torch.Tensor, optional): The tokens [B, T] int64 before the masking. Labels that are -100
+                or `<pad>` are ignored. `VaswaniForSeq2SeqLM.forward` describes the loss.
             num_items_in_batch (torch.Tensor or int, optional): The number of labels in all accumulated
                 batches. If `num_items_in_batch` is given, the loss is the sum of the token losses divided by
                 `num_items_in_batch`.

@@ -42,7 +42,9 @@ def results_of_lines(
 def _find_or_bisect(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
-    """Yield the results of `find`. If `find` raises an error, halve the lines until one line is left."""
+    """Yield the results of `find`. If `find` raises an error, call `find` with each half of the lines, down
+    to single lines.
+    """
     try:
         found = find([line for _, line in lines]) if lines else []
     except LINE_ERRORS as error:

@@ -210,9 +210,9 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
     """Return the attention mask [B, S] bool for `input_ids` [B, S]. The mask is False for padding.
 
-    `shared_with="end"` is for models whose `<pad>` and `</s>` have the same id: the first `<pad>` after a
-    token counts as `</s>`. `shared_with="start"` is for models whose `<pad>` and start token have the same
-    id: the last `<pad>` before the text counts as the start token.
+    Set `shared_with="end"` if `<pad>` and `</s>` have the same id: the first `<pad>` after a token then
+    counts as `</s>`. Set `shared_with="start"` if `<pad>` and the start token have the same id: the last
+    `<pad>` before the text then counts as the start token.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -258,8 +258,8 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return True where the query is at most `window` tokens from the key. If the mask `own` is given, the
-    mask must also be True.
+    """Return True where the query is at most `window` tokens from the key. If the mask `own` is given, `own`
+    must also be True for the query and the key.
     """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)

@@ -624,8 +624,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def _tie_output_projection(self, embedding: nn.Embedding) -> None:
-        # Constructors call this method, because transformers ties the weights of a model on the meta device
-        # only after FSDP2 has sharded the model.
+        # Constructors call this method, because transformers can tie the weights too late. If a model is on
+        # the meta device, transformers ties its weights only after FSDP2 has sharded the model.
         if self.config.tie_word_embeddings:
             self.lm_head.weight = embedding.weight
 

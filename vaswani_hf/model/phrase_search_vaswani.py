@@ -62,7 +62,7 @@ def search_again(
             f"{len(task.prompt)} sentences."
         )
     found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
-    # For each sentence that is searched again, maps the index of the sentence to its required phrases.
+    # For each sentence with a missing phrase, maps the index of the sentence to its required phrases.
     wanted: dict[int, list[Sequence[int]]] = {}
     for sentence, phrases in enumerate(must_contain):
         results = found[sentence]
@@ -158,7 +158,7 @@ def _fit_phrases_of_batch(
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
     """Return for each sentence how many phrase tokens fit into a translation, [B] int64. If the translation
-    ends with a forced `</s>`, one phrase token fewer fits.
+    ends with a forced `</s>`, the number of phrase tokens is smaller by one.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
@@ -166,8 +166,8 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 
 
 class PhraseStopping(EarlyStopping):
-    """The stopping rule of grid beam search. `config.num_beams` is the number of beams for each number of
-    missing phrase tokens.
+    """The stopping rule of grid beam search. Beams that lack the same number of phrase tokens form a group.
+    `config.num_beams` is the size of a group.
     """
 
     def __init__(
@@ -198,8 +198,8 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # Compare more than `num_kept` next tokens of each beam, so that at least `num_kept` next tokens are
-        # neither end tokens nor tokens of phrases.
+        # Compare more than `num_kept` next tokens of each beam, because some of the next tokens can be end
+        # tokens or tokens of phrases. At least `num_kept` other tokens must remain.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         numbers = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_compared = torch.tensor(numbers, device=device)  # [B]
@@ -260,7 +260,7 @@ class PhraseCandidates(CandidateSelection):
         scores, tokens = total.topk(min(self.most_compared, total.shape[2]), dim=2)
         columns = torch.arange(tokens.shape[2], device=tokens.device)
         is_compared = (columns < self.num_compared[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
-        # Always compare the next token of each phrase, even if the token is improbable.
+        # Always add the next token of each phrase to the candidates, even if the token is improbable.
         added = self.tables.next_tokens(sentences, matches)  # [N, K, F]
         is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_compared.unsqueeze(2)).any(dim=3)
         is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)

@@ -53,8 +53,8 @@ def check_phrases(
         if one is not None and not isinstance(one, (list, tuple)):
             raise InvalidValueError(
                 "`must_contain` must be a list with a list of phrases for each sentence, and each phrase "
-                f"must be a list of token ids, but a {type(one).__name__} takes the place of a list; convert "
-                "a tensor with `.tolist()`."
+                f"must be a list of token ids, but a {type(one).__name__} is given instead of a list; "
+                "convert a tensor with `.tolist()`."
             )
     for sentence, phrases in enumerate(must_contain):
         for phrase in phrases or ():

@@ -155,7 +155,9 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """Return the divisor of `num_classes` nearest to its square root, or 1 if no divisor is near."""
+    """Return the divisor of `num_classes` nearest to its square root. Return 1 for a small `num_classes`, or
+    if no divisor is within a factor of 4 of the square root.
+    """
     root = math.isqrt(num_classes)
     if root <= 16:
         return 1
@@ -303,7 +305,7 @@ def considers_all_lengths(config: GenerationConfig) -> bool:
     In transformers, the stopping rule considers all possible lengths only for `early_stopping="never"`. For
     `early_stopping=False`, transformers compares scores at the current length, although this comparison is
     exact only without a length penalty. With `length_penalty_type="gnmt"`, this package considers all
-    possible lengths for `early_stopping=False` too.
+    possible lengths for `early_stopping=False` and for `"never"`.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)

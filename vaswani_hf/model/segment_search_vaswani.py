@@ -17,7 +17,7 @@ from .translations_vaswani import Translation, num_layers_for, scored_translatio
 
 
 class SegmentSearch:
-    """Runs the search of a backend for segments in batches of similar lengths.
+    """Runs the search of a backend for segments. The segments of a batch have similar lengths.
 
     If the outputs of a model are not texts, a subclass overrides `decode`.
     """

@@ -77,8 +77,8 @@ class SegmentTokenizer:
         return segments
 
     def _token_ids(self, texts: list[str], options: TranslationOptions) -> Any:
-        """Return the output of the tokenizer. Each value in the output that is not a list is an argument for
-        `generate`.
+        """Return the output of the tokenizer. If a value in the output is not a list, the value is an
+        argument for `generate`.
         """
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
         tokenize = self.tokenizer
@@ -101,8 +101,8 @@ class SegmentTokenizer:
         return self.languages[language]
 
     def _words(self, text: str, encoding: Any) -> list[int]:
-        """Return the index of each token's word, or -1 for a token outside of words. The words of the task
-        prefix do not count.
+        """Return the index of each token's word, or -1 for a token outside of words. The first word after the
+        task prefix has the index 0.
         """
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):

@@ -95,8 +95,8 @@ class Segmenter:
 
     def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
         """Split a text into N parts that are translated separately. Return the parts, and the N + 1
-        separators before, between and after the parts. A separator contains white space and sentences that
-        are copied.
+        separators before, between and after the parts. A separator is text that is not translated: white
+        space, and sentences that are copied.
         """
         stripped = request.text.strip()
         untagged = request.text[self.tokenizer.start_of(request.text) :]

@@ -56,9 +56,9 @@ class StepReader:
     def read(
         self, log_probs: torch.Tensor, sentences: torch.Tensor, is_open: torch.Tensor, continues: torch.Tensor
     ) -> int:
-        """Return the number of sentences whose search continues after the step. If `is_late` is True, return
-        the number after the previous step. Raise an error if a log-probability is NaN for a sentence with
-        `is_open` True.
+        """Return the number of sentences whose search continues after the step, or, if `is_late` is True,
+        after the previous step. Raise an error if a log-probability is NaN for a sentence with `is_open`
+        True.
 
         `continues` [N] is True for sentences whose search continues. See `StepValues` for the other
         arguments.
@@ -76,8 +76,8 @@ class StepReader:
         return len(sentences) if previous is None else self._use(previous)
 
     def finish(self) -> None:
-        """If `is_late` is True, check the final step for NaN. Otherwise, `read` has already checked the final
-        step.
+        """Check the log-probabilities of the final step for NaN if `is_late` is True. Otherwise, `read` has
+        already checked the final step.
         """
         if self.pending is not None:
             self._use(self.pending)

@@ -152,8 +152,8 @@ def join_sentences(sentences: list[str], separators: list[str]) -> str:
 
 
 def separator_after(number: int, sentence: str, separators: list[str]) -> str:
-    """Return the separator after the translated sentence with the index `number`. If no white space follows
-    the sentence inside the text, add a space, unless the sentence ends with a Chinese or Japanese full stop.
+    """Return the separator after the translated sentence with the index `number`. Add a space if no white
+    space follows the sentence. Add no space at the end of the text or after a Chinese or Japanese full stop.
     """
     separator = separators[number + 1]
     is_end = not separator and number + 2 == len(separators)
@@ -186,8 +186,8 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """Return True if a sentence ends at `candidate`. `before` is the text of the sentence before `candidate`,
-    and `after` is the rest of the line.
+    """Return True if a sentence ends at `candidate`. `before` is the text from the beginning of the sentence
+    to `candidate`, and `after` is the rest of the line.
     """
     following = after.lstrip(OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
@@ -253,8 +253,8 @@ def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedToke
     for i in range(len(token_ids)):
         added = _decode(token_ids[context_start:i], tokenizer)[len(context) :]
         # If the tokens before index i end inside a character, their decoded text ends with a replacement
-        # character. Count only the first characters of the decoded text `added` that are equal to the next
-        # characters of `text`.
+        # character. Count only the longest common prefix of the decoded text `added` and the next characters
+        # of `text`.
         common = os.path.commonprefix([added, text[num_characters : num_characters + len(added)]])
         yield num_characters + len(common)
         if added and added == common:
@@ -387,7 +387,8 @@ def ngram_size_without_loops(source: str) -> int:
     The n-gram size is 3 for long texts, because a correct long sentence can contain the same two tokens
     twice. The n-gram size is 2 for short texts. A small Multi30k model repeated a word or phrase in a loop
     for 20 of 950 short inputs. With the n-gram size 3, the second translation of 19 of these inputs repeated
-    a word or phrase three times in a row. With the n-gram size 2, only 2 second translations did.
+    a word or phrase three times in a row. With the n-gram size 2, only 2 second translations repeated a word
+    or phrase three times in a row.
     """
     return 2 if len(source.split()) <= SHORT else 3
 

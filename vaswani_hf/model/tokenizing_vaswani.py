@@ -34,7 +34,7 @@ def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[in
     """Return the token ids of a phrase that follows a space. A phrase at the start of a text often has
     different token ids.
     """
-    # Tokenize the phrase after the word "a", and remove the tokens of the word "a".
+    # Put the word "a" before the phrase, tokenize the text, and remove the tokens of the word "a".
     word = _target_token_ids("a", tokenizer)
     with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)
     if with_word[: len(word)] == word:

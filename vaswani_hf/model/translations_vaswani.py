@@ -40,8 +40,8 @@ T = TypeVar("T")
 # is 0.22 for the mean of the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for
 # the mean of all layers. The gold alignment of this measurement contains the word pairs that several
 # statistical word alignment models agree on. Chen et al. 2020 (arXiv 2004.14837) use the attention at the
-# next position, where the target token is the input of the decoder. With the attention at the next position,
-# the alignment error rate of every layer is at least 0.82.
+# next position, where the target token is the input of the decoder. At the next position, the attention of
+# every layer has an alignment error rate of at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 
@@ -80,8 +80,8 @@ class Translation:
         alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". A pair "i-j" aligns source
             word i with target word j, counted from 0. Each target word is aligned with the source word that
             receives the most attention from the target word. If no white space separates two translated
-            sentences, a target word can belong to both sentences. The alignment can then contain two pairs
-            with the target word, one pair for each sentence.
+            sentences, a target word can belong to both sentences. For a target word in two sentences, the
+            alignment can contain two pairs, one pair for each sentence.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why there is no translation: the text is invalid, or the confidence is below
@@ -195,9 +195,9 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
     """Join the translations of N parts of a text. `separators` contains N + 1 texts: the text before the
     first part, between two parts, and after the last part.
 
-    The result has scores only if each part has scores. The source word indices of the alignments must count
-    from the beginning of the whole text. The target word indices of each part must count from the beginning
-    of the part. Words in a separator, such as emoji, have the confidence 1.
+    The result has scores only if each part has scores. In the alignments, the source words must be numbered
+    from the beginning of the whole text. The target words of each part must be numbered from the beginning of
+    the part. Words in a separator, such as emoji, have the confidence 1.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]

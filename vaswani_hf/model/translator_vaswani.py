@@ -16,9 +16,9 @@ seven steps:
 7. Join the translations of the segments of each text.
 
 `Segmenter` of segmenter_vaswani runs steps 1 to 3. `SegmentSearch` of segment_search_vaswani runs steps 4 to
-6, and calls the model through a `Backend` of backend_vaswani. `BaseTranslator` completes the options, runs
-step 7, and calls line_results_vaswani for invalid lines. inputs_vaswani validates options, and
-requests_vaswani reads texts.
+6, and calls the model through a `Backend` of backend_vaswani. `BaseTranslator` completes the options and
+joins translations (step 7). For invalid lines, `BaseTranslator` calls a function of line_results_vaswani. The
+module inputs_vaswani validates options, and the module requests_vaswani reads texts.
 
 This file is saved with every checkpoint because the translation pipeline of the checkpoint uses the
 translator. The folder `translation` of the package contains `Translator.from_pretrained` and the CTranslate2
@@ -256,7 +256,7 @@ class BaseTranslator:
             segments += layout.segments
         if options.warn_of_limit:
             _warn_of_limit(segments, options, self.backend.generation_config)
-        # Steps 4 to 6 of a translation.
+        # Translate the segments (steps 4 to 6 in the docstring of the module).
         of_segments = iter(self.translate_segments(segments, options))
         # Step 7 of a translation.
         results = []

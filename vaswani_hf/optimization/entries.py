@@ -121,7 +121,7 @@ class Regularizer:
             call, on copies of the batch.
         needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
         needs_encoder_decoder (bool): True for a regulariser that cannot be used for language models. In
-            recipes of language models, the section `training` lacks the keys of this regulariser.
+            recipes of language models, the section `training` has no keys for such a regulariser.
         check (Callable): Raises a ValueError if the regulariser would have no effect.
     """
 

@@ -47,8 +47,8 @@ _FORBIDDING_SETTINGS = (
 class WellFormedTrees(LogitsProcessor):
     """Allows a symbol only if the beam can still become a well-formed tree over all words of the sentence.
 
-    `limits` contains the maximum number of symbols of each tree, including `</s>`. The limit of a tree must
-    be at least the number of words of the sentence plus `NUM_OTHER_SYMBOLS`. In tensor shapes, B is the
+    `limits` contains the maximum number of symbols of each tree, including `</s>`. Each entry of `limits`
+    must be at least the number of words of the sentence plus `NUM_OTHER_SYMBOLS`. In tensor shapes, B is the
     number of sentences, K the number of beams, T the number of symbols that a beam already has, and V the
     size of the target vocabulary.
     """
@@ -107,7 +107,7 @@ class WellFormedTrees(LogitsProcessor):
         allowed[:, self.opening_ids] = may_open.unsqueeze(1)
         may_write_word = is_inside & has_words_left
         allowed[:, self.tag_ids] = may_write_word.unsqueeze(1)
-        # Allow the closing bracket that ends the tree only after all words of the sentence.
+        # Forbid the closing bracket that ends the tree until the tree has all words of the sentence.
         allowed[:, self.close_id] = is_inside & ~is_empty & ((depth > 1) | ~has_words_left)
         allowed[:, self.eos_token_id] = is_begun & ~is_inside
         return scores.masked_fill(~allowed, -torch.inf)

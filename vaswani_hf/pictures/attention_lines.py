@@ -200,7 +200,8 @@ def _draw_lines(
 ) -> None:
     """Draw a line from each query word (below) to each key word (above). A larger weight has a wider line.
 
-    With `marked_key`, `queries` has one word, and the query word and the marked key word are bold.
+    If `marked_key` is given, `queries` must contain one word. The query word and the marked key word are then
+    drawn in bold.
     """
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba

@@ -27,8 +27,8 @@ FIGURES_FILE = "figures.json"
 _FORMATS = (".png", ".svg")
 # An antecedent is at least this number of words before its pronoun.
 _PRONOUN_DISTANCE = 2
-# By default, a complement has the first of these distances from its verb for which both halves of the texts
-# have enough pairs.
+# The minimum distances (words) between a verb and its complement that are tried by default. The first minimum
+# with enough pairs in both halves of the texts is used, otherwise the last minimum.
 _VERB_DISTANCES = (4, 3, 2)
 _ENOUGH_PAIRS = 10
 _PAPER_WIDTH = 512
@@ -82,13 +82,13 @@ def draw_figures(
     `output`.
 
     `texts` are the source sentences of a test set. `verbs` maps each verb to its possible complements, and
-    `pronouns` maps each pronoun to its possible antecedents, in lower case. `least_distance` is the smallest
-    distance between a verb and its complement, in words. By default, the function tries the distances 4, 3
-    and 2 in turn. The function uses the first distance with at least 10 pairs in each half of `texts`,
-    otherwise 2. The pictures with all heads show the attention of one layer for the source sentence `text`.
-    By default, `text` is the first of `texts` with the median number of words. `layer` is counted from 1, and
-    is by default the last layer. `report` is called with one line for each drawn picture, and with one line
-    for each omitted picture.
+    `pronouns` maps each pronoun to its possible antecedents, in lower case. The function considers only
+    complements at least `least_distance` words after the verb. By default, the function tries the distances
+    4, 3 and 2 in turn. The function uses the first distance for which each half of `texts` has at least 10
+    pairs, or 2 if no distance has enough pairs. The pictures with all heads show the attention of one layer
+    for the source sentence `text`. By default, `text` is the first sentence in `texts` that has the median
+    number of words. `layer` is counted from 1, and is by default the last layer. `report` is called with one
+    line for each drawn picture, and with one line for each omitted picture.
     """
     if translator.model.config.model_type != "vaswani":
         raise InvalidValueError(
@@ -193,7 +193,7 @@ def _verb_relation(
     verbs: Mapping[str, frozenset[str]], distances: Sequence[int], halves: Sequence[Sequence[Tokens]]
 ) -> Relation:
     """Return the relation between verbs and complements for the first of `distances` with enough pairs in
-    each half of the sentences. If no distance has enough pairs, use the last distance.
+    each half of the sentences. If too few pairs exist at every distance, use the last distance.
     """
     for distance in distances:
         relation = Relation(verbs, is_earlier=False, least_distance=distance)

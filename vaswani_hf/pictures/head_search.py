@@ -49,8 +49,8 @@ class Statistics:
     # For each sentence, a tensor [layers, heads, heads]: the total variation distance between the attention
     # weights of two heads of a layer, as the mean over the query words of the sentence.
     distances: dict[int, torch.Tensor] = field(default_factory=dict)
-    # For each sentence, a tensor [layers, heads, heads]. An entry is the share (0 to 1) of query words for
-    # which the most attended key word differs between two heads of a layer.
+    # For each sentence, a tensor [layers, heads, heads] with an entry for each pair of heads in a layer: the
+    # share (0 to 1) of query words for which the most attended key word differs between the two heads.
     disagreements: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
@@ -142,8 +142,8 @@ def _mean_of_head(tensors: Sequence[torch.Tensor], head: Head) -> float:
 
 
 def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:
-    """Return the mean over all sentences. `by_sentence` has a tensor [layers, heads, heads] for each
-    sentence.
+    """Return the mean over all sentences. For each sentence, `by_sentence` has a tensor [layers, heads,
+    heads] with one value for each pair of heads in a layer.
     """
     return torch.stack(list(by_sentence.values())).mean(dim=0)
 

@@ -27,9 +27,9 @@ class CertificateRow(Record):
         message (str): Why the engine was not measured, or the limit that a result of the engine exceeds.
         num_beams (int): The number of beams of the search.
         length_penalty (str): The length penalty, such as "gnmt 0.6". Empty for greedy search.
-        largest_difference (float, optional): The largest difference (nats) from the log-probabilities that
-            the checkpoint gives the tokens of its translations. None for vaswani_hf, which runs the
-            checkpoint itself.
+        largest_difference (float, optional): The largest difference (nats) between log-probabilities of the
+            engine and of the checkpoint, for the tokens of the checkpoint's translations. None for
+            vaswani_hf, which runs the checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint, except
             the translations that `changed_at_length_limit` counts.
         changed_at_length_limit (int): The number of changed translations among the sentences for which

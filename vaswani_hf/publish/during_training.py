@@ -5,10 +5,10 @@ pushed during the training. The values of `hub_strategy` are the same as in tran
 
 - "end": no files are pushed during the training.
 - "every_save": each save of a checkpoint pushes the model.
-- "checkpoint": each save pushes the model, and pushes the files that a resumed run needs into the folder
-  `last-checkpoint`.
-- "all_checkpoints": each save pushes the model, and pushes the files that a resumed run needs into a new
-  folder `checkpoint-STEP`.
+- "checkpoint": each save pushes the model. The folder `last-checkpoint` gets the files that a resumed run
+  needs.
+- "all_checkpoints": each save pushes the model. A new folder `checkpoint-STEP` gets the files that a resumed
+  run needs.
 """
 
 import os

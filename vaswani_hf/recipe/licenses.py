@@ -5,8 +5,8 @@ import re
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.data import DataSettings
 
-# The value of `data.license` for training data whose licence allows only research. The Hub has no identifier
-# for such a licence.
+# The value of `data.license` for training data whose licence allows only research. The Hub has no general
+# identifier for a research-only licence.
 RESEARCH_ONLY = "research-only"
 
 # Matches the Hub's identifiers of licences that exclude commercial use, such as cc-by-nc-4.0,

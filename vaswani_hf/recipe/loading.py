@@ -99,8 +99,8 @@ def _read_file(path: Path, extending: Path | None = None) -> RecipeContent:
 
 
 def _base_of(extends: Any, files: list[Path]) -> Path:
-    """Return the recipe that the last file in `files` extends. Every earlier file in `files` extends the file
-    after it.
+    """Return the recipe that the last file in `files` extends. In `files`, the key `extends` of each earlier
+    file names the next file.
     """
     path = files[-1]
     if not isinstance(extends, str):

@@ -21,7 +21,7 @@ def parse_overrides(words: list[str]) -> dict[FullName, Any]:
 
 
 def _keys_and_texts(words: list[str]) -> list[tuple[str, str]]:
-    """Return the keys on the command line without `--`, each with the text of its value."""
+    """Return the keys on the command line (`key` for `--key`), each with the text of its value."""
     parts: list[str] = []
     for word in words:
         parts += word.split("=", 1) if word.startswith("--") else [word]

@@ -22,7 +22,7 @@ from .recipe import Recipe
 def is_folder_of_base(recorded: str) -> bool:
     """Return True if `model.init_from` of a saved or published recipe names a folder, and not a repository. A
     saved recipe contains the absolute path of the folder with the model. A published recipe contains only the
-    last part of the folder's path.
+    last part of the model folder's path.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 

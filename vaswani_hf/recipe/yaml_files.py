@@ -34,7 +34,9 @@ _Loader.add_implicit_resolver(
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """Return the content of a YAML file. `extending` is the recipe that extends the file, or None."""
+    """Return the content of a YAML file. `extending` is the recipe whose key `extends` names the file, or
+    None.
+    """
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
         loader.of_file = f" of '{path}'" if extending else ""

@@ -84,7 +84,9 @@ class Directions:
         return dict(sorted(languages.items(), key=lambda item: -item[1]))
 
     def _detected(self, texts: Sequence[str], target: str | None) -> str:
-        """Return the most probable language of texts among the source languages for `target`."""
+        """Return the most probable language of `texts`. Consider only languages from which a model translates
+        to `target`.
+        """
         languages = self.sources(target)
         if not languages:
             raise ValueError("No model translates to the target language; `/languages` lists the languages.")

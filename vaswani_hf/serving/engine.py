@@ -112,7 +112,7 @@ class Job:
             self.future.set_result(self.result())
 
     def fail(self, error: Exception) -> None:
-        """Set `error` as the exception of the future."""
+        """Make `self.future` raise `error`."""
         with contextlib.suppress(InvalidStateError):
             self.future.set_exception(error)
 

@@ -21,9 +21,9 @@ TextFormat = Literal["text", "html", "template"]
 
 @dataclass(frozen=True)
 class WantedSettings:
-    """The settings of a request. The class does not contain the texts of the request, because the service
-    caches the translation options of each combination of settings. If the calibrated confidence of a
-    translation is below the probability `min_confidence`, the answer contains an empty text.
+    """The settings of a request. The class does not contain the texts of the request, so that requests with
+    equal settings share cached translation options. If the calibrated confidence of a translation is below
+    the probability `min_confidence`, the answer contains an empty text.
     """
 
     num_alternatives: int = 0
@@ -264,8 +264,8 @@ class TranslationsRequest(Settings):
         }
 
     def _record(self, translation: Translation) -> dict[str, Any]:
-        """Return the fields of a translation that the request asks for. A translation can also have other
-        fields, such as the scores for `min_confidence`.
+        """Return the fields of a translation that the request asks for. A translation can have more fields
+        than the request asks for, because `min_confidence` needs the scores.
         """
         record = translation.as_dict()
         unwanted: tuple[str, ...] = () if self.scores else _SCORES

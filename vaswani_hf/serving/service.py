@@ -26,8 +26,8 @@ from .schema import Wanted, WantedSettings
 
 # The seconds in the header `Retry-After` if the queue is full.
 _RETRY_AFTER = 2
-# The maximum number of entries in the cache of translation options. An entry belongs to one model and one
-# combination of request settings.
+# The maximum number of entries in the cache of translation options. An entry of the cache holds the options
+# for one model and one combination of request settings.
 _MOST_SETTINGS = 100
 
 
@@ -64,8 +64,8 @@ class Service:
         self._glossaries = glossaries or {}
         # Computing the options takes about 0.5 ms, and most requests have the same settings.
         self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
-        # The number of threads limits the number of requests with HTML documents that the service handles at
-        # the same time. The threads for HTML documents mostly wait for the translation engine.
+        # Each request with documents (HTML or templates) occupies one thread, so at most `max_batch` of these
+        # requests run at the same time. The threads mostly wait for the translation engine.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
         self._checks: dict[str, LanguageCheck] = {}
         if language_check is not None and directions.detector is not None:

@@ -140,7 +140,8 @@ def _place_of(error: ErrorDetails, values: Any) -> str:
         elif isinstance(value, Mapping) and part in value:
             place += f".{part}"
             value = value[part]
-        # Ignore the names of types in `loc`. Pydantic adds a type's name if the field accepts several types.
+        # Ignore the names of types in `loc`. Pydantic adds the name of a type to `loc` if the field accepts
+        # several types.
     if error["type"] == "missing":
         place += f".{error['loc'][-1]}"
     return place.removeprefix(".")

@@ -1,6 +1,6 @@
 """Defines the keys that several tasks share in the section `data` of a recipe.
 
-Each module in tasks/ adds the keys of its task.
+Each module in tasks/ adds the keys of its task to the section `data`.
 """
 
 import os

@@ -10,8 +10,8 @@ from .base import Settings, facts_of, field_with_facts
 # the following:
 # - "fixed": The run refuses the new value with an error, because the value changes the training steps.
 # - "free": An unfinished run continues with the new value. A finished run stays as it is.
-# - "continue": An unfinished run and a finished run continue with the new value. The new value of a
-# "continue" key requires more training steps, other final weights or new scores.
+# - "continue": An unfinished run and a finished run continue with the new value. A key is "continue" if a new
+# value requires more training steps, other final weights or new scores.
 OnResume = Literal["fixed", "free", "continue"]
 
 
@@ -38,7 +38,7 @@ def recipe_key(
     **facts: Unpack[KeyFacts],
 ) -> Any:
     """Declare a field of a settings class as a key of a recipe. `gt` and `lt` are exclusive limits.
-    `description` replaces the string below the field as help text.
+    `description` is the help text of the key. The default is the string below the field in the class.
     """
     return field_with_facts(default, facts, gt=gt, ge=ge, lt=lt, le=le, description=description)
 

@@ -122,8 +122,8 @@ class ModelSettings(Settings):
 
 
 def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
-    """Create a class for the section `model` of models with the stacks `stacks`. The class lacks the config
-    fields that have no effect on models with the stacks `stacks`.
+    """Create the settings class of the section `model` for models that consist of the stacks `stacks`. The
+    class lacks the config fields that have no effect on models with the stacks `stacks`.
     """
     other_stacks = tuple(f"{stack}_" for stack in STACKS if stack not in stacks)
     fields: dict[str, Any] = {}
@@ -243,8 +243,8 @@ class EvaluationSettings(Settings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The key with which each validation also scores the model's outputs, such as `validation_bleu`. The
-        value is None if the task has no key that turns on scores in the validation.
+        """The recipe key that turns on scores of the model's outputs in each validation, such as
+        `validation_bleu`. The value is None if the validations score no outputs.
         """
         return None
 

@@ -19,9 +19,9 @@ Runs = dict[str, list[Recipe]]
 # Maps the `output_dir` of each ended training to the content of results.json, or to an error message.
 Outcomes = dict[str, dict[str, Any] | str]
 
-# The beginnings of the recipe keys that `vaswani ablate` itself sets.
+# Prefixes of the recipe keys that `vaswani ablate` itself sets.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# The text that `_value` returns for a config field whose value comes from the model in `init_from`.
+# The text in place of a config field's value, if the value comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
 # Maps each score in the comparison table to its title.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}

@@ -61,9 +61,9 @@ def average_weights(files: list[Path]) -> dict[str, torch.Tensor]:
 def numbered_checkpoints(
     run: Path, last: int | None, best: int | None, metric: str, *, raw: bool
 ) -> list[Path]:
-    """Return the last `last` checkpoints of a run, or the `best` checkpoints with the best validation scores.
-    Leave out checkpoints that were saved only because of a signal. If `raw` is true, use the scores of the
-    trained weights, not of the moving averages.
+    """Return the last checkpoints of a run (`last` of them), or the checkpoints with the best validation
+    scores (`best` of them). Leave out checkpoints that were saved only because of a signal. If `raw` is true,
+    use the scores of the trained weights, not of the moving averages.
     """
     if not run.is_dir():
         raise InvalidValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")
@@ -127,7 +127,7 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[Pa
         if any(have) and not has and (folder / STATE_FILE).is_file():
             other = names[have.index(True)]
             raise InvalidValueError(
-                f"`checkpoints` must all have {AVERAGED_WEIGHTS_FILE}, as '{other}' has, but '{name}' has "
+                f"`checkpoints` must all have {AVERAGED_WEIGHTS_FILE}, but '{other}' has it and '{name}' has "
                 f"none; leave '{name}' out, or give `--raw` to average the trained weights."
             )
     return [

@@ -1,5 +1,5 @@
-"""The training batches of a run: the pairs of each batch, the seed of each batch, and the largest part into
-which a CPU divides a batch.
+"""Defines the training batches of a run: the pairs and the seed of each batch. Also computes the maximum size
+of the parts into which the trainer divides a batch on a CPU.
 """
 
 import json

@@ -107,7 +107,7 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # A run saves a step again if the earlier checkpoint of the step is damaged, or if a signal
+        # A run saves the checkpoint of a step again if the earlier checkpoint is damaged, or if a signal
         # interrupted the validation of the step.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
@@ -200,8 +200,8 @@ def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
 
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
-    """Map each step to its validation score. Losses are negative, so that higher is better. Return an empty
-    dict without early stopping.
+    """Map each step to its validation score. A loss is multiplied by -1, so that a higher score is better.
+    Return an empty dict without early stopping.
     """
     if not training.stops_early:
         return {}

@@ -111,8 +111,8 @@ def restore_records(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str:
-    """Name the damaged and missing files of a finished run. Raise an error if the run has no undamaged
-    checkpoint from which the damaged files can be made again.
+    """Return a text that names the damaged and missing files of a finished run. Raise an error if the run has
+    no undamaged checkpoint from which the damaged files can be made again.
     """
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
@@ -152,7 +152,7 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, recorded: T
     otherwise lose the record.
     """
     staging = stage_model(model, corpus, folder)
-    # The scores in results.json belong to the weights that the folder contained before.
+    # Remove the scores from results.json, because the scores belong to the earlier weights in the folder.
     if recorded is not None:
         training = recorded.model_copy(update={"averaged_steps": None})
         write_results(folder, Results(training=training, finished_with=None))

@@ -276,8 +276,8 @@ def _cost_on_processor(
     """Return the cost of a batch on a CPU. If the trainer divides the batch, return the cost of one part."""
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # The trainer divides a batch only between sentences. Therefore each part must have space for the
-        # longest sentence.
+        # The trainer never divides a sentence between two parts of a batch. Therefore each part must have
+        # space for the longest sentence.
         largest = max(largest, longest)
     return batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
 
@@ -342,7 +342,7 @@ def _price(hours: float | None, price_per_hour: float | None, name: str | None) 
 def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
     if names := model.bases():
         raise InvalidValueError(
-            "`model.init_from` must be null for a plan, because a plan loads no other models, but is "
+            "`model.init_from` must be null for a plan (which loads no other models), but is "
             f"{' and '.join(names)}; give `--init_from null` and the config fields of the model."
         )
     layers = config.encoder_layers + config.decoder_layers
@@ -405,8 +405,8 @@ def paper_seconds(flops: float, length: int) -> float:
     s).
 
     The estimate assumes as many FLOPs per second as in the paper's training of the base model or the big
-    model. The estimate uses the model whose FLOPs per step are nearer to `flops`. `flops` must be counted for
-    sentences of `length` tokens.
+    model. The estimate uses the paper's model (base or big) whose FLOPs per step are nearer to `flops`.
+    `flops` must be counted for sentences of `length` tokens.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference

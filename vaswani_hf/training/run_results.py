@@ -42,16 +42,16 @@ LONGEST_EXAMPLE = 200
 
 
 def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
-    """Write recipe.yaml. Print the numbers of kept and removed pairs, and the number of pairs from each
-    corpus with a weight.
+    """Write recipe.yaml. Print the numbers of kept and removed pairs. If the corpora have weights, also print
+    the number of pairs from each corpus.
     """
     write_whole(folder / RECIPE_FILE, recipe)
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # In the validation split, only the validation loss excludes the removed pairs. The validation
-            # BLEU includes the removed pairs.
+            # The validation loss excludes the removed validation pairs, but the validation BLEU includes
+            # these pairs.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report}")
     if corpus.weighted is None:

@@ -109,10 +109,10 @@ class GracefulShutdown:
             yield
         finally:
             self._raises = False
-            # After a signal, another process can still forward the signal to this process. Keep `_handle`, so
-            # that the forwarded signal does not end this process before the process prints its message. If a
-            # signal arrives more than `SECONDS_OF_ONE_SIGNAL` seconds after the first signal, `_handle`
-            # restores the earlier handlers.
+            # After a signal, another process can still forward the signal to this process. Keep the signal
+            # handler `_handle`, so that the forwarded signal does not end this process before the process
+            # prints its message. If a signal arrives more than `SECONDS_OF_ONE_SIGNAL` seconds after the
+            # first signal, `_handle` restores the earlier handlers.
             if not self.received or not self._peers:
                 self.restore()
             _LISTENING.remove(self)

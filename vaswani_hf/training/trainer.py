@@ -94,8 +94,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def last_step(self) -> int:
-        """The number of the last trained step. Before the first training step, the step of the resumed
-        checkpoint.
+        """The number of the last trained step. Before the first training step, `last_step` is the step of the
+        resumed checkpoint, or 0.
         """
         return self.state.global_step or self.start_step
 
@@ -134,7 +134,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     @property
     def max_part_positions(self) -> int | None:
         """The maximum number of source positions, and of target positions, in each part of a divided batch.
-        None if the trainer does not divide batches. The trainer does not divide batches with DeepSpeed,
+        None if the trainer does not divide batches. With DeepSpeed, the trainer does not divide batches,
         because DeepSpeed would take an optimizer step after each part. A batch is divided in the same way for
         any number of processes, because another division would change the dropout masks.
         """

@@ -82,7 +82,7 @@ class Validation:
     def _outputs(
         self, model: Any, pairs: datasets.Dataset, accelerator: Accelerator
     ) -> list[tuple[int, str]]:
-        """Return (index of the sentence, output) for each sentence of the split that this process handles."""
+        """Return (index of the sentence, output) for each sentence that this process handles."""
         rows = range(accelerator.process_index, len(pairs), accelerator.num_processes)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))

@@ -13,16 +13,16 @@ the search of this package in these points:
   larger `length_penalty` is, the more often CTranslate2 misses the best translation. A test used 300 Multi30k
   sentences, 5 beams and a model after a short training. With `length_penalty` 0.6, CTranslate2 and the search
   of this package found equal translations. With `length_penalty` 1.4, 52 translations were different. For 5
-  of the 52 sentences, the scores of the two translations were compared. For all 5 sentences, the translation
-  from the search of this package had the higher score.
+  of the 52 sentences, the score of CTranslate2's translation was compared with the score of this package's
+  translation. For all 5 sentences, the translation from the search of this package had the higher score.
 
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
   log-probabilities from CTranslate2's scores, and ranks the translations with the length penalty and the
   coverage penalty of this package.
 
 - CTranslate2 has one length limit for all sentences of a batch. Except with `early_stopping="never"`, the
-  backend gives CTranslate2 the largest length limit of all sentences. If a translation exceeds the length
-  limit of its own sentence, the backend translates the sentence again with this limit.
+  backend gives CTranslate2 the length limit of the sentence with the largest limit. If a translation exceeds
+  the length limit of its own sentence, the backend translates the sentence again with this limit.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
   allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
@@ -243,7 +243,7 @@ class CTranslate2Backend:
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
             # The exact search (`early_stopping="never"` with several beams) begins with a small length limit.
-            # A search that is not exact begins with the largest of the length limits of the sentences.
+            # A search that is not exact begins with the largest length limit of all sentences.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
@@ -355,8 +355,8 @@ class CTranslate2Backend:
         prefix_length = len(segment.prefix)
         if prefix_length >= self._num_positions:
             raise InvalidValueError(
-                "`target_prefix` must have fewer tokens than the exported model has positions, "
-                f"{self._num_positions:,}, but has {prefix_length:,}; shorten it."
+                f"`target_prefix` must have fewer tokens than the {self._num_positions:,} positions of the "
+                f"exported model, but has {prefix_length:,}; shorten it."
             )
         # Add 1 to the prefix length, because `max_length` of transformers includes the start token.
         limit = max_new_tokens_of(config, len(segment.token_ids), 1 + prefix_length, self._num_positions)
@@ -443,7 +443,9 @@ class CTranslate2Backend:
     def _best(
         self, hypotheses: list[Hypothesis], is_complete: bool, config: SearchSettings
     ) -> list[Hypothesis]:
-        """Return the best translations, best first. If the search is incomplete, leave out unfinished beams."""
+        """Return the best translations, best first. If `is_complete` is False (the search stopped before the
+        length limit of the sentence), leave out unfinished beams.
+        """
         if not is_complete:
             hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]
         hypotheses = sorted(hypotheses, key=lambda one: -one.score)
@@ -486,5 +488,5 @@ class CTranslate2Backend:
 
 
 def _is_exact(config: SearchSettings) -> bool:
-    """Return True for the beam search that ends only when no better translation is possible."""
+    """Return True if the beam search ends only when no better translation is possible."""
     return config.num_beams > 1 and config.early_stopping == "never"

@@ -21,9 +21,9 @@ from ..model.requests_vaswani import Request
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# The maximum number of windows (groups of requests) per worker process that were sent, but whose translations
-# were not yet yielded. With only one window per worker process, a worker process would be idle while another
-# worker process translates an earlier window.
+# The maximum number of open windows (groups of requests) per worker process. A sent window is open until all
+# its translations are yielded. With only one window per worker process, a worker process would be idle while
+# another worker process translates an earlier window.
 _WINDOWS_PER_WORKER = 2
 
 

@@ -1,5 +1,5 @@
 """The regulariser SimCut (Gao et al. 2022, Section 3): trains the model to give nearly the same probabilities
-if the input lacks some tokens.
+with and without some of the input tokens.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class SimCutSettings(Settings):
     simcut_alpha: float = recipe_key(0.0, ge=0)
     """The weight of the divergence in the loss of SimCut. 0 turns SimCut off."""
     simcut_p: float = recipe_key(0.05, ge=0, lt=1)
-    """The probability with which the second pass of SimCut leaves out a token."""
+    """The probability with which the second pass of SimCut sets the embedding of an input token to zero."""
 
 
 @dataclass(kw_only=True)

@@ -51,7 +51,9 @@ class TwoPassLoss:
     def __call__(
         self, wrapped: Any, num_items_in_batch: torch.Tensor | int | None = None, **batch: Any
     ) -> Seq2SeqLMOutput:
-        """Return the output of the model for a batch. `loss` is the loss of both passes in nats per token."""
+        """Return the output of the model for a batch. `loss` combines the cross-entropy and the divergence of
+        the two passes, in nats per token.
+        """
         labels = batch["labels"]
         num_items = num_items_in_batch
         if num_items is None:
