@@ -302,7 +302,9 @@ def test_what_cannot_be_is_refused(vaswani, teacher, recipe, tmp_path, monkeypat
     there = '{"translation": {"en": "one", "de": "eins"}}\n'
     Path("there.jsonl").write_text(there)
     Path("there").mkdir()
-    given = ["recipe.yaml", "--teacher", str(teacher), "--output", "new.jsonl"]
+    given = ["recipe.yaml", "--output", "new.jsonl"]
+    if "--teacher" not in words:
+        given += ["--teacher", str(teacher)]
     code, _, found = vaswani("distill", *given, *words.split())
     assert code == 2 and found.startswith(REFUSED[words])
     assert {path.name for path in tmp_path.iterdir()} == {"recipe.yaml", "there", "there.jsonl"}

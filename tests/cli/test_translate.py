@@ -272,7 +272,9 @@ def test_where_all_lines_that_are_not_blank_are_bad_something_else_is(translate,
     code, _, errors = translate("--on_error", "skip", "--num_return_sequences", "8", stdin=b"ja?\n\neins\n")
     assert code == 2 and errors.splitlines()[-1].startswith("vaswani: `num_return_sequences` must be at most")
     # A text with an empty translation is not a blank line.
-    monkeypatch.setattr("vaswani_hf.model.translator_vaswani._joined", lambda *_: [Translation("")])
+    monkeypatch.setattr(
+        "vaswani_hf.model.translator_vaswani.BaseTranslator.join", lambda *_: [Translation("")]
+    )
     code, out, errors = translate("--on_error", "skip", stdin=b"ja?\n\xff\n")
     assert (code, out) == (0, "\n\n") and "vaswani: 1 of 2 lines were skipped" in errors
 
