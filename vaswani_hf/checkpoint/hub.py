@@ -150,7 +150,7 @@ def _is_invalid_value(error: BaseException) -> bool:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Return a sentence that explains any exception. Access tokens are removed from the sentence."""
+    """Return a sentence that explains an exception and contains no access token."""
     return _on_one_line(str(hub_error(error) or error)) or type(error).__name__
 
 

@@ -207,7 +207,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
         for name in filter(_is_file, systems):
             inputs[f"--compare {name}" if self.compare else "model"] = name
-        # Also check standard output (the output None), because a user can redirect standard output to an
+        # The output None is standard output. Also check standard output, because a user can redirect it to an
         # input file.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)

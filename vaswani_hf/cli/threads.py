@@ -1,4 +1,6 @@
-"""Adapts PyTorch's threads to other programs on the processor (measurements: scripts/benchmarks/threads.md)."""
+"""Sets how PyTorch's threads wait, because other programs can use the processor (measurements:
+scripts/benchmarks/threads.md).
+"""
 
 import os
 import sys

@@ -110,9 +110,7 @@ def largest_difference(outputs: torch.Tensor, expected: torch.Tensor, mask: torc
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
     """Describe a difference in one line. Raise a ValueError if `difference` exceeds `tolerance` or is NaN."""
     if math.isnan(difference):
-        raise ValueError(
-            f"The {what} and of the checkpoint must be numbers, but some are NaN; nothing was written."
-        )
+        raise ValueError(f"The {what} must be numbers, but some are NaN; nothing was written.")
     if tolerance is not None and difference > tolerance:
         raise ValueError(
             f"The largest difference between the {what} and of the checkpoint must be at most {tolerance:g}, "

@@ -362,7 +362,9 @@ def _write_npz(path: Path, state: dict[str, torch.Tensor], options: dict[str, An
 
 
 def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) -> list[str]:
-    """Write the vocabulary files. Return the names of the source file and the target file."""
+    """Write the vocabulary files. Return the names of the files with the source vocabulary and the target
+    vocabulary.
+    """
     is_joint = tokenizers[0] is tokenizers[1] and sizes[0] == sizes[1]
     names = (_JOINT_VOCABULARY, _JOINT_VOCABULARY) if is_joint else _VOCABULARIES
     for name, tokenizer, size in zip(names, tokenizers, sizes, strict=True):

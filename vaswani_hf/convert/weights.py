@@ -113,10 +113,10 @@ def stack_names(
             the names of this package.
         stacks (Iterable): The stacks that contain `modules`, by default the encoder and the decoder.
         prefix (str): The part of a weight name before "encoder" or "decoder", such as "model.".
-        layer (str): The format's name of a layer in a stack.
-        norm (str, optional): The format's name of the LayerNorm at the end of a stack.
-        weight (str): The format's name for the weight of a module.
-        bias (str): The format's name for the bias of a module.
+        layer (str): The name of a layer in a stack, in the format.
+        norm (str, optional): The name of the LayerNorm at the end of a stack, in the format.
+        weight (str): The name of the weight of a module, in the format.
+        bias (str): The name of the bias of a module, in the format.
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():

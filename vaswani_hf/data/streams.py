@@ -114,8 +114,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
         # Scale the sizes of sentence pairs, so that a full batch has the size `source_tokens *
-        # target_tokens`. With this batch size, the size of a sentence pair is an integer: a length in tokens
-        # times a token budget. Floating-point sizes would have rounding errors. Because of these errors, a
+        # target_tokens`. The scaled size of a sentence pair is its length in tokens times a token budget, so
+        # the size is an integer. Floating-point sizes would have rounding errors. Because of these errors, a
         # resumed run could begin a window of pairs at another stream position than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []

@@ -190,7 +190,7 @@ def training_texts(
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
     """Yield at most `TRAINING_PAIRS` pairs in batches. If `pairs` is a stream, take its first pairs. If
-    `pairs` is a dataset, take batches at equal distances.
+    `pairs` is a dataset, take batches that are spread evenly over the dataset.
     """
     if isinstance(pairs, IterableDataset):
         # Read a copy of the stream, so that the training of the model starts at the beginning of the stream.

@@ -137,7 +137,7 @@ def _edits_of_html_block(token: Any, lines: Sequence[str], translate: TranslateS
 
 
 def _edit_of_block(block: _Block, lines: Sequence[str], translation: str) -> _Edit:
-    """Replace a block by its translation. Each line of the translation after the first begins with the prefix
+    """Replace a block by its translation. All lines of the translation except the first begin with the prefix
     of the block's second line, such as the `>` of a quotation.
     """
     (line, start, end), *others = block.place

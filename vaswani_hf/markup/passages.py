@@ -329,7 +329,7 @@ class _SourceBuilder:
         # The character of the source before the next piece; "X" if the next piece follows an unchangeable
         # part.
         self._before = ""
-        # The nodes whose field `after` (the next character of the source) is not yet known.
+        # The nodes whose field `after` is not yet known, because the next character has not been read.
         self._last_nodes: list[Node] = []
         first = len(self.units)
         for piece, text in zip(sentence.pieces, sentence.texts(), strict=True):

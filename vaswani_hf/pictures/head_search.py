@@ -35,7 +35,7 @@ class Occurrence:
     # For each head [N, H], True if no other word of the sentence has a larger attention weight from `query`
     # than `key` has.
     is_largest: torch.Tensor
-    # For each head [N, H], the mean weight of all word pairs in the sentence that have the same distance as
+    # For each head [N, H], the mean weight of the word pairs in the sentence whose words are as far apart as
     # `query` and `key`.
     same_distance: torch.Tensor
 

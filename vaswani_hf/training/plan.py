@@ -273,7 +273,9 @@ def _cost_on_processor(
     length: int,
     longest: int,
 ) -> StepCost:
-    """Return the cost of a batch on a CPU. If the trainer divides the batch, return the cost of one part."""
+    """Return the operations and the memory of a batch on a CPU. If the trainer divides the batch, return
+    those of one part.
+    """
     largest = largest_part(training, config.d_model)
     if largest is not None:
         # The trainer never divides a sentence between two parts of a batch. Therefore each part must have
