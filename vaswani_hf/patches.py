@@ -171,5 +171,5 @@ def accept_numbered_cpus() -> None:
 
 
 def _stay_on_cpu(storage: Any, device: str) -> Any:
-    """Return the storage if `device` is a CPU, otherwise None."""
+    """Return the storage if `device` is a CPU with a number, such as "cpu:0", otherwise None."""
     return storage if device.startswith("cpu:") else None

@@ -111,6 +111,7 @@ MISTYPED = {
     "score m --source=x": "the following arguments are required: --target",
     "export m x y --format onnx": "the argument 'y' is not expected",
     "look m --text a --output b.html --text c": "--text is given twice; give it once; see",
+    "translate m --text a --text b": "--text is given twice; give it once; see",
     "translate m --json=maybe": "argument --json: must be true or false, but is 'maybe'",
 }
 

@@ -137,10 +137,19 @@ def quantized(content):
     return written.getvalue()
 
 
+def with_an_attention_bias(content):
+    state = torch.load(io.BytesIO(content), weights_only=True)
+    state["encoder.layers.0.self_attention.ff_out.bias"] = torch.zeros(1)
+    written = io.BytesIO()
+    torch.save(state, written)
+    return written.getvalue()
+
+
 OTHER_IDS = b'{"<pad>": 0, "<unk>": 2, "<s>": 1, "</s>": 3}'
 # The name of a file, the function that changes the content of the file (None deletes the file), and a part of the message.
 DAMAGES = [
     ("params.best", quantized, "must contain only tensors, but does not"),
+    ("params.best", with_an_attention_bias, "ff_out.bias is not a weight of Sockeye 3; take the weights"),
     ("params.best", None, "it has no params.best"),
     ("params.best", cut, "'params.best' was not written by `torch.save`, or is incomplete"),
     ("vocab.trg.0.json", None, "it has no vocab.trg.0.json"),

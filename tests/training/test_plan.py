@@ -424,7 +424,7 @@ NUMBERS --price_per_hour=2 | `--price_per_hour` is 2, but the price needs a trai
 NUMBERS --measure --price_per_hour=0 | `--price_per_hour` must be greater than 0, but is 0.0.
 NUMBERS --encoder_layers=100000 | at most 200 layers in both stacks together, but the model has 100,002; plan a smaller number
 NUMBERS --mean_length=100000 | `--mean_length` must be at most `data.max_length`, 64, but is 100000.
-NUMBERS --init_from=user/name | `model.init_from` must be null for a plan (which loads no other models), but is user/name; give `--init_from null`
+NUMBERS --init_from=user/name | `model.init_from` must be null, because a plan loads no other models, but is user/name; give `--init_from null`
 """
 
 

@@ -128,7 +128,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
         argument: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help_of(field).replace("%", "%%")}
         argument |= {"type": _reader_of(kind), "metavar": placeholder_of(field)}
         if get_origin(kind) is list:
-            # `--text a --text b` gives the same list as `--text a b`.
+            # `--pairs a --pairs b` gives the same list as `--pairs a b`.
             argument |= {"nargs": "+", "action": "extend"}
         elif kind is bool:
             argument |= {"nargs": "?", "const": True}

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from ..pictures.relations import default_pronouns, default_verbs, read_partners
-from .options import ModelOptions, PrecisionOptions, check_file, on_command_line
+from .options import ModelOptions, OnlyOnce, PrecisionOptions, check_file, on_command_line
 from .recorded_split import recorded_test_set
 
 
@@ -29,7 +29,7 @@ class FiguresOptions(PrecisionOptions, ModelOptions):
     least_distance: int | None = Field(None, ge=1)
     """the minimum distance, in words, from a verb to the word that completes the verb; by default 4, or less if fewer
     than 10 pairs in half of the sentences have this distance"""
-    text: str | None = None
+    text: str | None = on_command_line(None, action=OnlyOnce)
     """the sentence for the pictures that show all attention heads of a layer; by default the first sentence
     with the median number of words"""
     layer: int | None = Field(None, ge=1)

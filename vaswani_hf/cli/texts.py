@@ -19,7 +19,7 @@ from .lines import (
     is_terminal,
     translation_as_json,
 )
-from .options import EnsembleOptions, InferenceOptions, WorkerOptions, check_file, on_command_line
+from .options import EnsembleOptions, InferenceOptions, OnlyOnce, WorkerOptions, check_file, on_command_line
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ CheckRequest = Callable[[Request], Request]
 class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
     """The options for the input and the output of `vaswani translate` and `vaswani parse`."""
 
-    text: str | None = None
+    text: str | None = on_command_line(None, action=OnlyOnce)
     """read this text instead of standard input"""
     input: str | None = None
     """read this file instead of standard input: one text per line (plain or .gz)"""

@@ -71,6 +71,7 @@ _REQUIRED_OF_STACK: Requirements = {
     "use_glu": (False, "this package does not support gates in the feed-forward network"),
     "block_prepended_cross_attention": (False, "the decoder must attend to all source tokens"),
 }
+# The attention projections of Sockeye have no biases.
 NAMES = WeightNames(
     {
         "embedding_source.embedding.weight": "model.encoder.embed_tokens.weight",
@@ -94,6 +95,12 @@ NAMES = WeightNames(
             {
                 "self_attention.ff_in": parts("self_attn", "qkv"),
                 "self_attention.ff_out": "self_attn.out_proj",
+            },
+            stacks=("encoder",),
+            bias=None,
+        ),
+        **stack_names(
+            {
                 "pre_self_attention.layer_norm": "self_attn_layer_norm",
                 "post_self_attention.layer_norm": "self_attn_layer_norm",
             },
@@ -103,11 +110,17 @@ NAMES = WeightNames(
             {
                 "autoregr_layer.ff_in": parts("self_attn", "qkv"),
                 "autoregr_layer.ff_out": "self_attn.out_proj",
-                "pre_autoregr_layer.layer_norm": "self_attn_layer_norm",
-                "post_autoregr_layer.layer_norm": "self_attn_layer_norm",
                 "enc_attention.ff_q": "encoder_attn.q_proj",
                 "enc_attention.ff_kv": parts("encoder_attn", "kv"),
                 "enc_attention.ff_out": "encoder_attn.out_proj",
+            },
+            stacks=("decoder",),
+            bias=None,
+        ),
+        **stack_names(
+            {
+                "pre_autoregr_layer.layer_norm": "self_attn_layer_norm",
+                "post_autoregr_layer.layer_norm": "self_attn_layer_norm",
                 "pre_enc_attention.layer_norm": "encoder_attn_layer_norm",
                 "post_enc_attention.layer_norm": "encoder_attn_layer_norm",
             },

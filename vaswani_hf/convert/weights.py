@@ -99,7 +99,7 @@ def stack_names(
     layer: str = "layers.{}",
     norm: str | None = None,
     weight: str = "weight",
-    bias: str = "bias",
+    bias: str | None = "bias",
 ) -> Names:
     """Map the weight names of the encoder and the decoder to the names of this package. The format uses the
     names "encoder" and "decoder" too.
@@ -116,7 +116,7 @@ def stack_names(
         layer (str): The name of a layer in a stack, in the format.
         norm (str, optional): The name of the LayerNorm at the end of a stack, in the format.
         weight (str): The name of the weight of a module, in the format.
-        bias (str): The name of the bias of a module, in the format.
+        bias (str, optional): The name of the bias of a module, in the format; None if the modules have no bias.
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
@@ -125,6 +125,8 @@ def stack_names(
     names: Names = {}
     for stack in stacks:
         for kind, own_kind in ((weight, "weight"), (bias, "bias")):
+            if kind is None:
+                continue
             for theirs, own in of_layer.items():
                 own_modules = (own,) if isinstance(own, str) else own
                 if stack == "encoder" and own_modules[0].startswith("encoder_attn"):

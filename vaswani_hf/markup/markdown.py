@@ -103,13 +103,13 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
             if token.map is not None:
                 cursor = token.map[0], len(lines[token.map[0]])
             continue
+        cursor = place[-1][0], place[-1][2]
         if pieces is None:
             continue
         task = _TASK.match(token.content)
         check_box = task[0] if task else ""
         pieces = _with_kept_elements(_after(pieces, len(check_box)))
         before, pieces, after = divide_outer_space(pieces)
-        cursor = place[-1][0], place[-1][2]
         blocks.append(_Block(token.content, is_cell, place, check_box + before, pieces, after))
     passages = [Passage(block.pieces, _escape_function(block)) for block in blocks]
     for block, translation in zip(blocks, translate_passages(passages, translate), strict=True):

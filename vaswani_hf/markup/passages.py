@@ -214,7 +214,7 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
             own = piece if piece.kind != "text" else Piece("text", raw=piece.raw, text=text[start:offset])
             sentences[-1].pieces.append(own)
     if _OTHER_SPACE.search(separator):
-        # Keep the white space before the closing tags at the end of the passage, as in `<b>one&nbsp;</b>`.
+        # Keep the white space at the end of the passage, as in `<b>one&nbsp;</b>`, after the closing tags.
         sentences.append(_Sentence([Piece("break")], separator=separator))
     return sentences
 

@@ -273,7 +273,7 @@ class TranslationOptions:
         "copied",
     )
     terms: Glossary | None = option(
-        None, "the terms of a glossary; by default the terms in the file `glossary`", command_line=False
+        None, "the terms of a glossary; if given, the file `glossary` is not read", command_line=False
     )
     min_confidence: float | None = option(
         None,

@@ -344,7 +344,7 @@ def _price(hours: float | None, price_per_hour: float | None, name: str | None) 
 def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
     if names := model.bases():
         raise InvalidValueError(
-            "`model.init_from` must be null for a plan (which loads no other models), but is "
+            "`model.init_from` must be null, because a plan loads no other models, but is "
             f"{' and '.join(names)}; give `--init_from null` and the config fields of the model."
         )
     layers = config.encoder_layers + config.decoder_layers

@@ -7,7 +7,7 @@ training/, except ablation.py and plan.py, receive only sections of the recipe.
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/base.py, then
 data/corpus.py (text -> token ids), data/batching.py and batches.py (token ids -> batches), loop.py and
 trainer.py (training steps) and model/modeling_vaswani.py. To understand how a model is trained, you need not
-read resume.py (earlier runs), recipe_model.py (the untrained model), initialization.py (weights of other
+read resume.py (earlier runs), recipe_model.py (the model before training), initialization.py (weights of other
 models), finished.py and run_results.py (the end of a run), stopping.py and processes.py (signals, several
 processes).
 """

@@ -42,7 +42,8 @@ from .validation import Validation
 
 class VaswaniTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task. The run
-    continues from `checkpoint`.
+    continues from `checkpoint`. `prepare_for_training` must have frozen parts of the model and turned on gradient
+    checkpointing.
     """
 
     control: Any

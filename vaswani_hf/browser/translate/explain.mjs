@@ -4,7 +4,7 @@
 // In comments, S is the number of source tokens, T the number of target tokens, and V the size of the vocabulary.
 
 import { checkArguments } from "./options.mjs";
-import { BeamSearch, bestContinuations, coverageScore, lengthPenalty, logSumExp, tokensOf } from "./search.mjs";
+import { BeamSearch, bestContinuations, coverageScore, logSumExp, penalizedScore, tokensOf } from "./search.mjs";
 
 const LARGEST_WEIGHT = 65535;
 const TEMPERATURES = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3];
@@ -117,10 +117,7 @@ function scoredTranslation({ translator, settings, sourceIds, forced }, tokenIds
   const found = translator.logProbs(sourceIds, tokenIds, settings.coverage_penalty > 0);
   const logProbs = found.logProbs.map((logProb, i) => (i < forced.length ? 0 : logProb));
   const sum = logProbs.reduce((total, logProb) => total + logProb, 0);
-  let score = sum / lengthPenalty(Math.max(1, tokenIds.length - forced.length), settings);
-  if (found.coverage) {
-    score += settings.coverage_penalty * coverageScore(found.coverage);
-  }
+  const score = penalizedScore(sum, Math.max(1, tokenIds.length - forced.length), found.coverage, settings);
   return { tokenIds, translation: translator.targetTokenizer.decode(tokenIds), logProbs, score };
 }
 
@@ -235,7 +232,7 @@ class Recorder {
     }
     for (const hypothesis of entering) {
       this.nodes[hypothesis.record].state = "finished";
-      const score = search.scored(hypothesis.score, step, hypothesis.parent.coverage);
+      const score = penalizedScore(hypothesis.score, step, hypothesis.parent.coverage, search.settings);
       this.finished.push({ node: hypothesis.record, score });
     }
   }

@@ -32,7 +32,7 @@ export function maxNewTokens(settings, sourceLength, promptLength, numPositions)
 }
 
 // Return ((5 + length) / 6)^penalty for the type "gnmt" (Wu et al. 2016, Equation 14), else length^penalty.
-export function lengthPenalty(length, settings) {
+function lengthPenalty(length, settings) {
   const base = settings.length_penalty_type === "gnmt" ? (5 + length) / 6 : length;
   return base ** settings.length_penalty;
 }
@@ -41,6 +41,13 @@ export function lengthPenalty(length, settings) {
 export function coverageScore(coverage) {
   const smallest = 2 ** -126;
   return coverage.reduce((sum, value) => sum + Math.log(Math.min(Math.max(value, smallest), 1)), 0);
+}
+
+// Return the score of a hypothesis, as `penalized_score` in model/search_strategies_vaswani.py computes it. The
+// argument `coverage` is null if the search has no coverage penalty.
+export function penalizedScore(logProb, length, coverage, settings) {
+  const score = logProb / lengthPenalty(length, settings);
+  return coverage ? score + settings.coverage_penalty * coverageScore(coverage) : score;
 }
 
 // Return log(sum(exp(logits / temperature))) over the `number` logits that begin at index `start`.
@@ -142,11 +149,6 @@ export class BeamSearch {
     this.isOver = false;
   }
 
-  scored(logProb, length, coverage) {
-    const score = logProb / lengthPenalty(length, this.settings);
-    return coverage ? score + this.settings.coverage_penalty * coverageScore(coverage) : score;
-  }
-
   step() {
     const logits = this.numSteps === 0 ? this.readPrompt() : this.readBeams();
     const numClasses = logits.length / this.beams.length;
@@ -159,7 +161,7 @@ export class BeamSearch {
     this.numSteps += 1;
     const before = this.beams;
     for (const candidate of entering) {
-      const score = this.scored(candidate.score, this.numSteps, candidate.parent.coverage);
+      const score = penalizedScore(candidate.score, this.numSteps, candidate.parent.coverage, this.settings);
       this.finished.push({ hypothesis: candidate, score });
     }
     this.finished.sort((left, right) => right.score - left.score);
@@ -211,7 +213,8 @@ export class BeamSearch {
     }
     const worst = this.finished.length < this.numCounted ? MISSING : this.finished[this.numCounted - 1].score;
     const isLimit = this.considersAllLengths && this.settings.length_penalty > 0;
-    return this.scored(this.beams[0].score, isLimit ? this.limit : this.numSteps) <= worst;
+    const length = isLimit ? this.limit : this.numSteps;
+    return penalizedScore(this.beams[0].score, length, null, this.settings) <= worst;
   }
 
   // A generator that runs the search, and yields after each step.

@@ -5,12 +5,11 @@ import { OWN_OPTIONS, checkArguments } from "./options.mjs";
 import { PhraseSearch, contains, fitPhrases, numTokens, repeatsNgram, searchPhrases } from "./phrases.mjs";
 import {
   BeamSearch,
-  coverageScore,
-  lengthPenalty,
   logProbsOf,
   logSumExp,
   maxNewTokens,
   meanOverHeads,
+  penalizedScore,
   tokensOf,
 } from "./search.mjs";
 import { TextRules } from "./text_rules.mjs";
@@ -367,10 +366,8 @@ class Job {
       }
     });
     const logProb = logProbs.reduce((sum, value) => sum + value, 0);
-    let score = logProb / lengthPenalty(Math.max(1, logProbs.length), settings);
-    if (settings.coverage_penalty) {
-      score += settings.coverage_penalty * coverageScore(coverageOf(cross.at(-1), segment.ids.length));
-    }
+    const coverage = settings.coverage_penalty ? coverageOf(cross.at(-1), segment.ids.length) : null;
+    const score = penalizedScore(logProb, Math.max(1, logProbs.length), coverage, settings);
     return {
       text,
       score,
