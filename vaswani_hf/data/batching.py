@@ -174,8 +174,8 @@ def _evenly_full_bounds(
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # `total` is the sum of the token budgets. Find the smallest `total` for which the pairs fit into `fewest`
-    # batches. Use bisection, because a larger `total` never needs more batches.
+    # `total` is the sum of the token budgets. Find the smallest sum of all token budgets (`total`) with which
+    # the pairs fit into `fewest` batches. Use bisection, because a larger `total` never needs more batches.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)

@@ -48,9 +48,9 @@ def limit_primitive_cache() -> None:
     """Limit the number of primitives (operations prepared for tensors of one shape) that oneDNN caches.
 
     By default, oneDNN caches 1,024 primitives, but can rarely use a cached primitive again, because batches
-    have many different shapes. With 1,024 primitives, the memory of a small bfloat16 training grew from 0.9
-    GiB to 4.5 GiB (scripts/benchmarks/training.md). Call this function before the model runs, because oneDNN
-    reads the limit only when it prepares its first primitive.
+    have many different shapes. With a cache of 1,024 oneDNN primitives, the memory of a small bfloat16
+    training grew from 0.9 GiB to 4.5 GiB (scripts/benchmarks/training.md). Call this function before the
+    model runs, because oneDNN reads the limit only when it prepares its first primitive.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_CACHED_PRIMITIVES))
 

@@ -372,8 +372,8 @@ class _SourceBuilder:
     def _add_atom(self, text: str, raw: str) -> None:
         num_words = len(text.split())
         if num_words and not self._space:
-            # If no space separates an atom from the previous word, as in "No.{number}", the first word of the
-            # atom is not a new word.
+            # If no space separates an unchangeable part from the previous word, as in "No.{number}", the
+            # first word of the unchangeable part is not a new word.
             num_words -= 1
         self._word += num_words
         self._add_unit(text, raw)

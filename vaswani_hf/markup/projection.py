@@ -281,9 +281,9 @@ def _position(node: Node, parent: Node, aligned: Aligned, sentences: Sequence[Bo
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """Move a node without words, such as an image, out of each pair of tags that encloses the node only in
-    the translation. If the node precedes the tags in the source, put the node before the opening tag.
-    Otherwise, put the node after the closing tag.
+    """Move a node without words, such as an image, out of a pair of tags if the pair encloses the node in the
+    translation, but not in the source text. If the node precedes the tags in the source, put the node before
+    the opening tag. Otherwise, put the node after the closing tag.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:

@@ -32,8 +32,8 @@ class Occurrence:
     key: int
     # The attention weight [N, H] of each head from the word `query` to the word `key`.
     weights: torch.Tensor
-    # For each head [N, H], True if no other word of the sentence has a larger attention weight from `query`
-    # than `key` has.
+    # For each head [N, H], True if `query` gives no other word of the sentence a larger attention weight than
+    # `key`.
     is_largest: torch.Tensor
     # For each head [N, H], the mean weight of the word pairs in the sentence whose words are as far apart as
     # `query` and `key`.

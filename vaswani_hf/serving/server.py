@@ -50,7 +50,9 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def run_server(service: "Service", listening: socket.socket) -> None:
-    """Answer requests until the process receives SIGINT or SIGTERM. Print the address at the beginning."""
+    """Answer requests until the process receives SIGINT or SIGTERM. Print the address of the service before
+    the first request.
+    """
     # The import of uvicorn takes seconds. Therefore `vaswani serve` opens the port, and reports an error
     # about the port, before the import.
     import uvicorn

@@ -286,8 +286,8 @@ def _copy_token_rows(
 
 
 def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: float) -> str:
-    """Describe the models in `init_from`. `coverage` is the share of the run's vocabularies that the
-    vocabularies of the models in `init_from` contain.
+    """Describe the models in `init_from`. `coverage` is the fraction of the tokens in the vocabularies of
+    the run that the models in `init_from` also have.
     """
     names = list(dict.fromkeys(base.name for base in bases.values()))
     last = list(bases)[-1]

@@ -192,8 +192,8 @@ class _Counter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Compute with fake CPU tensors as on a GPU: use the attention kernel, the dropout kernel and the loss
-    chunk size for GPUs.
+    """Compute with fake CPU tensors, but choose what a GPU uses: the attention kernel, the dropout kernel and
+    the loss chunk size for GPUs.
 
     The context manager patches functions of PyTorch, because a `TorchFunctionMode` would not be active while
     the backward pass computes checkpointed layers again.
