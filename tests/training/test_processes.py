@@ -89,5 +89,5 @@ def test_several_processes_on_a_cpu_can_load_the_state_of_the_optimizer(tmp_path
     accept_numbered_cpus()
     # A second call must not fail.
     accept_numbered_cpus()
-    loaded = torch.load(tmp_path / "optimizer.pt", map_location=torch.device("cpu:0"))
+    loaded = torch.load(tmp_path / "optimizer.pt", map_location=torch.device("cpu:0"), weights_only=True)
     assert torch.equal(loaded["step"], torch.ones(2))

@@ -23,8 +23,8 @@ class KeyFacts(TypedDict, total=False):
     range: str
     """The possible values in words, if the limits do not describe them."""
     on_resume: OnResume
-    """What a resumed run does if the recipe has another value of the key than before. The default is the
-    attribute `keys_on_resume` of the settings class of the section, or "fixed" without this attribute."""
+    """What a resumed run does if the value of the key has changed in the recipe. By default, the attribute
+    `keys_on_resume` of the section's settings class decides; without this attribute, the value is "fixed"."""
 
 
 def recipe_key(
@@ -38,7 +38,8 @@ def recipe_key(
     **facts: Unpack[KeyFacts],
 ) -> Any:
     """Declare a field of a settings class as a key of a recipe. `gt` and `lt` are exclusive limits.
-    `description` is the help text of the key. The default is the string below the field in the class.
+    By default, the help text is the string below the field in the class. `description` is a help text that
+    replaces this string.
     """
     return field_with_facts(default, facts, gt=gt, ge=ge, lt=lt, le=le, description=description)
 

@@ -1,8 +1,8 @@
 """`VaswaniTrainer`: transformers' Seq2SeqTrainer with token-budget batches and the paper's schedule.
 
-run.py builds the trainer. For each batch of batches.py, `training_step` computes the loss and the gradients
-with `compute_loss`. `compute_loss` calls `forward` of the model (model/modeling_vaswani.py), and `forward`
-returns the loss. losses.py collects the losses of a step, validation.py computes the validation scores, and
+run.py builds the trainer. batches.py creates the batches. For each batch, `training_step` computes the loss
+and the gradients with `compute_loss`. `compute_loss` calls `forward` of the model
+(model/modeling_vaswani.py), and `forward` returns the loss. losses.py collects the losses of a step, validation.py computes the validation scores, and
 checkpoints.py writes the checkpoints.
 """
 
