@@ -252,16 +252,15 @@ def _tested_scores(
     scores = _scores(bootstrap, len(references))
     for name in others:
         score = scores[name]
-        p_values: Any
         if name not in testable:
-            p_values = (None, None)
+            score.p_bootstrap = score.p_randomization = None
         elif math.isclose(score.score, scores[baseline].score, abs_tol=1e-9):
             # For example, if all scores are 0, sacreBLEU would report p = 0.001, because sacreBLEU counts only
             # samples with a difference above the observed difference.
-            p_values = (1.0, 1.0)
+            score.p_bootstrap = score.p_randomization = 1.0
         else:
-            p_values = (float(bootstrap[name].p_value), float(randomization[name].p_value))
-        score.p_bootstrap, score.p_randomization = p_values
+            score.p_bootstrap = float(bootstrap[name].p_value)
+            score.p_randomization = float(randomization[name].p_value)
     return str(signature), scores
 
 
