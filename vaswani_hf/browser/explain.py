@@ -44,8 +44,8 @@ from .recording import CandidateRecorder, ProcessorRecorder
 
 # The runners-up of a target word are the most probable other words in its place. Find at most
 # `NUM_RUNNERS_UP` other words for each target word. For each other word, multiply the probabilities of its
-# tokens, up to the first token that differs from the target word. Ignore words with a product of
-# probabilities below `LEAST_PROBABILITY`.
+# tokens, up to and including the first token that differs from the target word. Ignore words with a product
+# of probabilities below `LEAST_PROBABILITY`.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 
@@ -214,10 +214,10 @@ class _Explainer:
         changes = [self._changes(word, best, own, log_probs) for word in target.words]
         # One dict for each target word: maps the text of each runner-up to its `RunnerUp`.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
-        # Different token changes can lead to the same runner-up. Beam searches take most of the time of an
-        # explanation. Therefore first run beam searches only for the `NUM_RUNNERS_UP` most probable token
-        # changes of each target word. Then search with the remaining token changes, but only for target words
-        # with fewer than `NUM_RUNNERS_UP` runners-up.
+        # Different replacements of a token can lead to the same runner-up. Beam searches take most of the
+        # time of an explanation. Therefore first run beam searches only for the `NUM_RUNNERS_UP` most
+        # probable token replacements in each target word. Then search with the remaining token replacements,
+        # but only for target words with fewer than `NUM_RUNNERS_UP` runners-up.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):
@@ -244,7 +244,9 @@ class _Explainer:
     def _changes(
         self, word: Word, best: Hypothesis, own: list[float], log_probs: torch.Tensor
     ) -> list[tuple[int, int]]:
-        """Return the most probable token changes of a word: (position of the token, id of the new token)."""
+        """Return the most probable token replacements in a word: (position of the token, id of the new
+        token).
+        """
         excluded = {*self.tokenizer.all_special_ids} - {*self.end_ids}
         changes = []
         for position in range(max(word.start, best.num_forced), word.stop):
@@ -254,14 +256,14 @@ class _Explainer:
                 if token != best.token_ids[position] and token not in excluded:
                     changes.append((before + value, position, token))
         probable = [change for change in changes if change[0] >= math.log(LEAST_PROBABILITY)]
-        # Return more than `NUM_RUNNERS_UP` token changes, because several token changes can lead to the same
-        # runner-up.
+        # Return more than `NUM_RUNNERS_UP` token replacements, because several token replacements can lead to
+        # the same runner-up.
         probable = sorted(probable, reverse=True)[: NUM_RUNNERS_UP + 2]
         return [(position, token) for _, position, token in probable]
 
     def _translations(self, changes: list[tuple[int, int]], best: Hypothesis) -> list[Translation]:
-        """For each change (position, token), return the best translation that begins with the tokens before
-        the position and `token`.
+        """For each change (position, token), return the best translation that has `token` at `position`, and
+        the tokens of `best` before `position`.
         """
         prefixes = [[*best.token_ids[best.num_forced : position], token] for position, token in changes]
         token_ids = [[*best.token_ids[: best.num_forced], *prefix] for prefix in prefixes]
@@ -289,9 +291,8 @@ class _Explainer:
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If the changed token directly follows the runner-up (a word), the changed token determines where the
-        # runner-up ends. Therefore the probability of the runner-up includes the probability of the changed
-        # token.
+        # If `token` directly follows the runner-up (a word), `token` decides that the runner-up has no more
+        # tokens. Therefore the probability of the runner-up includes the probability of `token`.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,

@@ -112,7 +112,7 @@ class Node:
             this node, with an end token or at the length limit, and was among the K best candidates of its
             step. Otherwise "dropped".
         left (int or None): The last step at which the search dropped a hypothesis that contains this node.
-            None if a hypothesis with this node has finished or is a beam after the last step.
+            None if a hypothesis with this node has finished, or is still a beam at the end of the search.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
             child node is its `log_prob` / t, minus the normalizer for t. `normalizers` is None if the search
@@ -172,11 +172,11 @@ class SearchRecord:
         length_penalty_type (str): "gnmt" or "power".
         coverage_penalty (float): The factor of the coverage term of the score.
         limit (int): The maximum length of a hypothesis, in generated tokens.
-        num_counted (int): The search compares the best unfinished beam with the finished hypothesis of this
-            rank.
-        considers_all_lengths (bool): True if the stopping rule computes the length penalty of unfinished
-            beams for the maximum length `limit` (see above). If False, the stopping rule uses the current
-            length of each beam.
+        num_counted (int): The rank (1 is the best) of the finished hypothesis that the search compares with
+            the best unfinished beam.
+        considers_all_lengths (bool): With a positive `length_penalty`, True means that the stopping rule
+            computes the length penalty of unfinished beams for the maximum length `limit`. If False, the
+            stopping rule uses the current length of each beam.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
         num_candidates (int): The number of best continuations that each step considers, at least
             `2 * num_beams`.
@@ -212,13 +212,13 @@ class RunnerUp:
     Attributes:
         text (str): The runner-up. An empty text means that the translation would have ended here.
         probability (float): The product of the probabilities of the tokens of `text`, after the same
-            preceding tokens as in the translation. If `token` is the first token after the runner-up,
-            `probability` also includes the probability of `token`.
+            preceding tokens as in the translation. If the runner-up ends directly before `token`,
+            `probability` also includes the probability of `token`, because `token` ends the runner-up.
         position (int): The index in `Explanation.target` of the first token at which the runner-up differs
             from the translation.
         token (int): The id of the token that replaces the token of the translation at `position`.
-        translation (str): The best translation whose first tokens are the tokens before `position` and then
-            `token`.
+        translation (str): The best translation that keeps the tokens before `position` and has `token` at
+            `position`.
         score (float): The score of `translation`.
     """
 

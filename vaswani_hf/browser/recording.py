@@ -117,8 +117,8 @@ class TreeRecorder:
                     self.nodes[index].state = "finished"
                     finished.append(index)
             if step == last_step:
-                # `record_step` finds the beams of a step only when the next step starts. No step starts after
-                # the last step. Therefore set the state of the last step's beams here.
+                # `record_step` finds the beams of a step only when the next step starts. `record_step` is not
+                # called after the last step. Therefore set the state of the last step's beams here.
                 for index in [i for i in candidates if i not in ended][: record.num_beams]:
                     self.nodes[index].state = "beam"
         self._set_left(last_step)

@@ -211,8 +211,8 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the opened lock file still exists at its path. A process that had the lock before can
-    delete the lock file.
+    """Return True if the opened lock file still exists at its path. The process that had the lock before has
+    perhaps deleted the lock file.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

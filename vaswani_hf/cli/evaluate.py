@@ -412,9 +412,9 @@ class _Kind(NamedTuple):
 
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
-# The first key that the user gives as an option, such as `--trees`, selects the kind of the evaluation. If
-# the user gives none of the keys as an option, the kind of the evaluation is `model`: the command scores one
-# model or one file of translations.
+# The first key that the user gives as an option, such as `--trees`, selects the kind of the evaluation. If no
+# given option is a key of `_KINDS`, the kind of the evaluation is `model`. An evaluation of the kind `model`
+# scores one model or one file of translations.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

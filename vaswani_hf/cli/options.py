@@ -85,7 +85,7 @@ def on_command_line(
 ) -> Any:
     """Declare a field of an options class with its option on the command line. `gt` is an exclusive limit. By
     default, the help text is the string literal below the field. `description` is a help text that replaces
-    this string.
+    the string literal below the field.
     """
     return field_with_facts(default, settings, gt=gt, ge=ge, le=le, description=description)
 

@@ -122,8 +122,9 @@ def _identity(file: Any) -> tuple[int, int] | None:
 def output_file(
     path: str, remedy: str, option: str = "--output", *, resume: bool = False, can_resume: bool = False
 ) -> Iterator[LineOutput]:
-    """Open and lock a file, and delete a new and empty file if the command fails. `remedy` ends the error
-    message of a failed write. The other arguments are the arguments of `check_output`.
+    """Open and lock a file. If the command fails, delete a file that the command created and left empty.
+    `remedy` ends the error message of a failed write. The other arguments are the arguments of
+    `check_output`.
     """
     with ExitStack() as stack:
         is_new = not os.path.lexists(path)

@@ -1,5 +1,5 @@
-"""Sets how PyTorch's threads wait, because other programs can use the processor (measurements:
-scripts/benchmarks/threads.md).
+"""Limits the number of PyTorch's threads and their busy waiting, because other programs can use the same
+processor cores (measurements: scripts/benchmarks/threads.md).
 """
 
 import os

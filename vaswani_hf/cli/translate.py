@@ -32,8 +32,8 @@ from .texts import (
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
 
-# Maps each document format to the library that reads the format. HTML needs no library, because the standard
-# library reads HTML.
+# Maps a document format to the additional library that reads the format. The package reads HTML, gettext
+# catalogues and templates without an additional library.
 _LIBRARIES = {"markdown": "markdown_it", "srt": "srt"}
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 _TranslationFields: Any = translation_options()

@@ -68,8 +68,8 @@ class NotExpressibleError(InvalidValueError):
 class Expressible:
     """Describes which configs a format supports.
 
-    A field that is neither in `fields` nor in `limits` must have its default value, so a new config field is
-    refused until a format lists the field.
+    A config field outside `fields`, `limits` and `FIELDS_OF_TRAINING` must have its default value. Therefore
+    a format refuses other values of a new config field until `fields` or `limits` contains the new field.
 
     Attributes:
         title (str): The name of the format in error messages.
@@ -139,7 +139,7 @@ class Engine(ABC):
         search (dict): The fields of `SearchSettings` that the runtime does not support, with the values that
             replace the checkpoint's values.
         installation (str, optional): The command that installs the runtime. None if an extra of this package
-            installs the runtime. The extra then has the name of the format.
+            installs the runtime. The pip extra that installs a runtime has the name of the export format.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()

@@ -192,9 +192,9 @@ def source_and_target_tokenizers(
     """Create both tokenizers from the source and the target vocabulary.
 
     `model_files` are the SentencePiece models that segmented the training data: one joint model, or the
-    source model and the target model. Without `model_files`, the tokenizers split texts at spaces, and the
-    decoder joins each token that ends with `joiner` to the next token. `source_has_end` is False if the
-    library of the imported model adds no end token to source texts.
+    source model and the target model. Without `model_files`, the tokenizers split texts at spaces. In
+    decoding, the tokenizers join each token that ends with `joiner` to the next token. `source_has_end` is
+    False if the library of the imported model adds no end token to source texts.
     """
     tokenizers = []
     for number, ids in enumerate(vocabularies):
@@ -348,8 +348,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
     # The normalizer replaces a sequence of unknown characters by `_UNKNOWN` if the vocabulary does not
-    # contain the sequence. Check `token * 2` and `token * 3`, because the vocabulary contains `token` and can
-    # contain `token * 2`.
+    # contain the sequence. Normalize the repeated strings `token * 2` and `token * 3`, because the vocabulary
+    # contains `token` and perhaps also `token * 2`.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

@@ -36,8 +36,8 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
     "cross_attention_score": one_of("cross_attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
     "attention_window": _whole_attention,
 }
-# The config fields that can have any value in formats with scaled dot-product attention only. Each format can
-# have additional limits.
+# The config fields that can have any value in formats that support only scaled dot-product attention. Each
+# format can have additional limits.
 SCALED_DOT_FIELDS = frozenset(
     """
     vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
@@ -50,8 +50,9 @@ SCALED_DOT_FIELDS = frozenset(
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Return a model with scaled dot-product attention and the same outputs. The query projection contains
-    the scaling factor of the score function, and the matrix of the score function "general".
+    """Return a model with scaled dot-product attention that has the same outputs as `model`. The query
+    projection contains the scaling factor of the score function, and the matrix of the score function
+    "general".
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
@@ -96,6 +97,6 @@ def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
     config = model.generation_config
     lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < NO_LIMIT]
     longest = max(lengths, default=DEFAULT_MAX_LENGTH)
-    # Count the start token as a new token, because the decoder also reads the start token.
+    # Count the start token as an output token, because the decoder also reads the start token.
     longest_output = max_new_tokens_of(config, longest, prompt_length=0)
     return max(SMALLEST_TABLE, longest + EXTRA_TOKENS, longest_output)

@@ -33,7 +33,7 @@ _ALPHANUMERIC = r"[\p{L}\p{N}]"
 _OTHER = r"[^\p{L}\p{N}]"
 _ESCAPING_CHARACTERS = "\\_u;0123456789"
 # tensor2tensor decodes an invalid character code as "〓" (U+3013). The imported tokenizer replaces a character
-# that is not defined in Unicode by the code of "〓".
+# that is not defined in Unicode by `\12307;`, the escape sequence of "〓".
 _UNDEFINED = 0x3013
 # The Unicode categories of characters that texts do not contain: not assigned, private use, and surrogates.
 _NEVER_IN_TEXTS = ("Cn", "Co", "Cs")

@@ -113,10 +113,10 @@ def stack_names(
             the names of this package.
         stacks (Iterable): The stacks that contain `modules`, by default the encoder and the decoder.
         prefix (str): The part of a weight name before "encoder" or "decoder", such as "model.".
-        layer (str): The name of a layer in a stack, in the format.
-        norm (str, optional): The name of the LayerNorm at the end of a stack, in the format.
-        weight (str): The name of the weight of a module, in the format.
-        bias (str, optional): The name of the bias of a module, in the format; None if the modules have no bias.
+        layer (str): The format's name of a layer in a stack, with `{}` for the layer number.
+        norm (str, optional): The format's name of the LayerNorm at the end of a stack.
+        weight (str): The format's name of the weight of a module.
+        bias (str, optional): The format's name of the bias of a module; None if the modules have no bias.
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
@@ -156,8 +156,8 @@ def joint_names(attentions: Mapping[str, str]) -> Names:
 
 
 def same_names(prefix: str = "") -> Names:
-    """Map the weight names of a format to the names of this package. The names of the format differ only in
-    the text `prefix` before "encoder" or "decoder".
+    """Map the weight names of a format to the names of this package. The weight names of the format equal the
+    names of this package, except for the text `prefix` before "encoder" or "decoder".
     """
     norms = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
     return stack_names(

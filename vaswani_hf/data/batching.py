@@ -174,8 +174,8 @@ def _evenly_full_bounds(
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # `total` is the sum of the token budgets. Find the smallest sum of all token budgets (`total`) with which
-    # the pairs fit into `fewest` batches. Use bisection, because a larger `total` never needs more batches.
+    # `total` is the sum of the token budgets of all batches. Find the smallest `total` for which the pairs
+    # fit into `fewest` batches. Use bisection, because a larger `total` never needs more batches.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -345,8 +345,8 @@ class PairCollator:
     With `encoders`, the collator encodes the text of each pair again in each epoch, for BPE-dropout or
     augmentation. The random numbers depend only on the seed, the epoch, the pair, and how often the epoch has
     already contained the pair. Therefore a resumed run and a run with another number of data workers encode
-    the pair in the same way. With `encoders`, a batch can exceed its token budget, because the sampler counts
-    the tokens that the corpus stores.
+    the pair in the same way. If the collator encodes the texts again, a batch can exceed its token budget,
+    because the sampler counts the tokens that the corpus stores.
     """
 
     def __init__(

@@ -113,9 +113,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
-        # Scale the sizes of sentence pairs, so that a full batch has the size `source_tokens *
-        # target_tokens`. The scaled size of a sentence pair is its length in tokens times a token budget, so
-        # the size is an integer. Floating-point sizes would have rounding errors. Because of these errors, a
+        # Multiply each source length by `target_tokens` and each target length by `source_tokens`, so that
+        # sizes are integers. The size of a sentence pair is the larger of the two products. A full batch has
+        # the size `source_tokens * target_tokens`. With the rounding errors of floating-point sizes, a
         # resumed run could begin a window of pairs at another stream position than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
@@ -127,8 +127,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
             # When a window of sentence pairs is full, read the pairs of one more batch before yielding the
-            # window. If the epoch ends before the additional batch is full, the last window also contains the
-            # pairs of the incomplete batch.
+            # window. If the epoch ends before one more batch is full, add the pairs of the incomplete batch
+            # to the last window.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]

@@ -278,7 +278,7 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer with another `TextForm`. The form of an imported tokenizer must stay
+    """Return a copy of a tokenizer with another `TextForm`. For an imported tokenizer, `form` must be
     `SENTENCE`.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):

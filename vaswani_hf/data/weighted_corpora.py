@@ -18,8 +18,9 @@ class WeightedPairs:
     the list of each epoch. For each epoch and each corpus of `n` pairs, `of_epoch` draws a random integer `r`
     from 0 to `n - 1`. The `n` pairs of the corpus are sorted by length. Place `j`, from 0 to `m - 1`,
     contains the pair with the index `floor((j * n + r) / m)`. Therefore an epoch contains each of the `n`
-    pairs `floor(m / n)` or `ceil(m / n)` times. For each place, the sampler uses the largest lengths of all
-    pairs that can fill the place. Therefore the batch bounds are the same in all epochs.
+    pairs `floor(m / n)` or `ceil(m / n)` times. For each place in the list of an epoch, the sampler uses the
+    largest lengths of all pairs that can fill the place. Therefore the batch sizes (in pairs) do not change
+    from epoch to epoch.
     """
 
     def __init__(

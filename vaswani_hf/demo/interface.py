@@ -200,7 +200,7 @@ def alignment_as_html(text: str, translation: str, alignment: str) -> str:
     aligned = []
     for pair in alignment.split():
         i, j = map(int, pair.split("-"))
-        # Skip a pair with a word index that is too large for the text.
+        # Skip a pair of word indices if one of the two indices is too large for its text.
         if i >= len(source) or j >= len(target):
             continue
         line = f'x1="{source_centers[i]:.0f}" y1="26" x2="{target_centers[j]:.0f}" y2="{_HEIGHT - 24}"'

@@ -18,7 +18,7 @@ from ..settings.sections import EvaluationSettings
 
 # get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. Perl
 # matches bytes by default, so `_COMPOUND` matches bytes too. In "a-é-b", a pattern for characters would match
-# only the first hyphen, because its first match would include "é".
+# "a-é", and then could not match the second hyphen.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "

@@ -93,7 +93,7 @@ class Comparison(Record):
 
     Attributes:
         baseline: The name of the first system.
-        systems: The scores on all sentences. The first system is the baseline.
+        systems: The scores of each system on all sentences of the test set. The first system is the baseline.
         lengths: The scores by source length. Buckets without sentences are left out.
         bleu_signature: The settings of BLEU and of the significance tests.
         chrf_signature: The settings of chrF and of the significance tests.

@@ -54,9 +54,9 @@ class _Reader(HTMLParser):
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         # The tags, texts and comments: tuples (offset in the document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # Each key is the index of an opening tag in `_events`. The value is True if the element is not
-        # translated, and False if the element has `translate="yes"`. If an element inherits the setting
-        # `translate` of its parent, the dict has no entry for the element.
+        # Each key is the index of an opening tag in `_events`. True means that the element is not translated.
+        # False means that the element has `translate="yes"`. If an element inherits the setting `translate`
+        # of its parent, the dict has no entry for the element.
         self.is_kept: dict[int, bool] = {}
         # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
         self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), text))

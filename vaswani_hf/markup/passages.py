@@ -123,7 +123,7 @@ class _Sentence:
         )
 
     def is_faithful(self) -> bool:
-        """Return True if each atom occurs in the translation as many times as in the source."""
+        """Return True if each unchangeable part occurs in the translation as many times as in the source."""
         assert self.translation is not None
         numbers = Counter(self.atoms)
         found = Counter(_pattern_of(numbers).findall(self.translation.text))
@@ -214,7 +214,8 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
             own = piece if piece.kind != "text" else Piece("text", raw=piece.raw, text=text[start:offset])
             sentences[-1].pieces.append(own)
     if _OTHER_SPACE.search(separator):
-        # Keep the white space at the end of the passage, as in `<b>one&nbsp;</b>`, after the closing tags.
+        # If a passage ends with white space such as `&nbsp;`, write the white space after the closing tags:
+        # `<b>one&nbsp;</b>` becomes `<b>eins</b>&nbsp;`.
         sentences.append(_Sentence([Piece("break")], separator=separator))
     return sentences
 
@@ -372,8 +373,8 @@ class _SourceBuilder:
     def _add_atom(self, text: str, raw: str) -> None:
         num_words = len(text.split())
         if num_words and not self._space:
-            # If no space separates an unchangeable part from the previous word, as in "No.{number}", the
-            # first word of the unchangeable part is not a new word.
+            # Do not count the first word of an unchangeable part if no space precedes the unchangeable part,
+            # as in "No.{number}".
             num_words -= 1
         self._word += num_words
         self._add_unit(text, raw)

@@ -1,5 +1,5 @@
 """Inserts the tags and the unchangeable parts (atoms) of a source text into the translation. The word
-alignment determines the positions of the tags and the atoms.
+alignment determines the positions of the tags and the unchangeable parts.
 
 A `Unit` is a word, the punctuation before or after a word, or an unchangeable part. A `Node` is a pair of
 tags, a single tag, or an unchangeable part that the model does not receive. The nodes form a tree: a node
@@ -24,8 +24,8 @@ class Unit:
 
     Attributes:
         raw (str): The source code of an unchangeable part, such as `&nbsp;`; empty for words and punctuation.
-        word (int): For a unit of the source, the index of the white-space-separated word of the sentence that
-            contains the unit.
+        word (int): For a source unit, the index of the unit's word in the sentence. White space separates the
+            words.
         space (str): The white space before the unit.
         source (int, optional): For a unit of the translation, the index of the aligned unit of the source.
     """
@@ -124,8 +124,10 @@ def _place_pairs(
     sentences: Sequence[Bounds],
 ) -> None:
     """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`. First, place
-    each pair of tags for which `_aligned_range` finds a range in every sentence with text between the two
-    tags. Then place each remaining pair around a target word that is outside of all placed pairs.
+    each pair of tags for which `_aligned_range` finds a range of the translation. If the pair encloses text
+    of several sentences, `_aligned_range` must find a range in each sentence. Then place each remaining pair
+    of tags around one target word outside of all placed pairs. If the remaining pair is the only entry of
+    `pairs`, the remaining pair encloses the whole translated sentence inside `parent`.
     """
     free = [True] * len(target)
     unsure = []
@@ -190,7 +192,7 @@ def _aligned_range(
     if not has_other_words and all(free[slice(*region)]):
         # A pair of tags around all source words of a sentence encloses all words of the translated sentence.
         # At both ends of the translated sentence, leave out punctuation that is aligned with source
-        # punctuation outside the pair.
+        # punctuation outside the pair of tags.
         start, end = region
         while start < end and _is_outside(target[start], pair):
             start += 1
@@ -233,8 +235,8 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair of tags to the longest run of free units between `start` and `end`. A unit is
-    free if none of the placed pairs of tags with the same parent encloses the unit.
+    """Set the range of a pair of tags to the longest sequence of free target units between `start` and `end`.
+    A unit is free if no placed pair of tags with the same parent as `pair` encloses the unit.
     """
     best = (start, start)
     run_start = start
@@ -252,9 +254,10 @@ def _position(node: Node, parent: Node, aligned: Aligned, sentences: Sequence[Bo
 
     The node comes directly after the translation of the preceding source unit. If the preceding source unit
     has no translation, the node comes directly before the translation of the following source unit. For an
-    opening tag without a closing tag, the following source unit is tried first. If neither the preceding nor
-    the following source unit has a translation, the node has the same relative position in the translation as
-    in the source sentence. For example, a node in the middle of the sentence stays in the middle.
+    opening tag without a closing tag, the source unit after the tag has precedence over the source unit
+    before the tag. If neither the preceding nor the following source unit has a translation, the node has the
+    same relative position in the translation as in the source sentence. For example, a node in the middle of
+    the sentence stays in the middle.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -312,7 +315,7 @@ class _Writer:
         self._last_node: Node | None = None
 
     def write(self) -> str:
-        """Write the whole passage, and return the text."""
+        """Return the text of the translated passage, with its tags and its unchangeable parts."""
         self._write_node(self._root)
         return "".join(self._parts)
 
@@ -382,8 +385,8 @@ class _Writer:
         return before, after
 
     def _is_after_atom(self, node: Node) -> bool:
-        """Return True if the last written part is an unchangeable part, and the source has no `Unit` between
-        the last written part and `node`.
+        """Return True if an unchangeable part was written last, and the source has no `Unit` between the
+        unchangeable part and `node`.
         """
         last = self._last_node
         return last is not None and last.kind == "atom" and last.source_start == node.source_start

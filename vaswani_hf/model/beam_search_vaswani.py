@@ -93,7 +93,8 @@ class SearchTask:
     goes_on: Callable[[bool], bool]
     # Each call of a logits processor receives `rows_per_sentence` beams of each sentence, and each call of a
     # stopping criterion receives `rows_per_sentence` candidates of each sentence. If `rows_per_sentence` is
-    # None, one call receives all beams or all candidates.
+    # None, each call of a logits processor receives all beams, and each call of a stopping criterion receives
+    # all candidates.
     rows_per_sentence: int | None = None
 
 

@@ -1,6 +1,7 @@
 """Decoders compute one decoding step of a model for all beams at once. `Decoder` is the interface.
 
-The two decoders return the same logits. `BeamSearch` of beam_search_vaswani chooses a decoder:
+The two decoders return the same logits. `BeamSearch` of beam_search_vaswani chooses one of the following two
+classes:
 
 - `TreeAttentionDecoder` is fast. The target tokens of all beams of a sentence are stored in one sequence,
   called the tree. If several beams begin with the same target tokens, the tree stores the keys and values of
@@ -303,7 +304,9 @@ class DecoderLayerStep:
 
 
 class TreeAttentionDecoder:
-    """The fast decoder of the search. The beams of a sentence share a tree of cached tokens."""
+    """Computes the decoding steps of a search, faster than `RowDecoder`. The beams of a sentence share a tree
+    of cached tokens.
+    """
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
         self.model = model

@@ -42,8 +42,8 @@ class Term:
 class Glossary:
     """Finds the terms of a glossary in texts.
 
-    The terms are in a dict with the stems of the first word of each term as keys. Therefore the time for a
-    text does not depend on the number of terms in the glossary that begin with other words.
+    A dict maps each stem to the terms whose first word has the stem. Therefore the time for a text does not
+    depend on the number of terms in the glossary that begin with other words.
 
     Args:
         terms (Iterable): The terms. If several equally long terms match the same words of a text, terms with

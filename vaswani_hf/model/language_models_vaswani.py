@@ -88,8 +88,8 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON. Leave out the fields of the stack that the model does not
-        have, and the fields of encoder-decoder models.
+        """Return the fields as a dict for JSON. Leave out the fields of the missing encoder or decoder, and
+        the fields of encoder-decoder models.
         """
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= ENCODER_DECODER_FIELDS

@@ -6,8 +6,8 @@ the attention implementation of the layer needs. This file itself creates the fo
 transformers creates all other masks:
 
 - on a GPU, the padding masks and (without a cache) the causal masks of eager and sdpa attention
-- the masks of layers with a window (Section 4 of the paper), but no masks for a static cache, and only a few
-  masks for flex attention
+- the masks of layers with an attention window (Section 4 of the paper), except for a static cache and for
+  most calls with flex attention
 - in beam search, the masks for beams that share a tree of tokens
 
 This file is saved with every checkpoint because the models and the search create masks with this file.
@@ -258,8 +258,8 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return True where the query is at most `window` tokens from the key. If the mask `own` is given, `own`
-    must also be True for the query and the key.
+    """Return True where the query is at most `window` tokens from the key. If the mask `own` is given, the
+    result is True only where `own` is also True.
     """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)

@@ -478,8 +478,8 @@ class VaswaniDecoder(VaswaniStack):
         decoder also receives the encoder's output [B, S, D], and the mask of this output. If the cache is
         empty and no mask is given, `<pad>` before the first token is hidden.
         """
-        # `cache` is the new name of the argument `past_key_values`. All models pass both `cache` and
-        # `past_key_values` to the decoder.
+        # transformers 5.24 renamed the argument `past_key_values` to `cache`. All models pass both `cache`
+        # and `past_key_values` to the decoder.
         past_key_values = past_key_values if cache is None else cache
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
@@ -624,8 +624,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def _tie_output_projection(self, embedding: nn.Embedding) -> None:
-        # Constructors call this method, because transformers can tie the weights too late. If a model is on
-        # the meta device, transformers ties its weights only after FSDP2 has sharded the model.
+        # Constructors call this method to tie the weights before FSDP2 shards the model. If a model is on the
+        # meta device, transformers ties its weights only after FSDP2 has sharded the model.
         if self.config.tie_word_embeddings:
             self.lm_head.weight = embedding.weight
 

@@ -48,8 +48,8 @@ def search_again(
     search: BeamSearch,
 ) -> BeamSearch:
     """Run grid beam search for the sentences whose translations lack a required phrase. Return a `BeamSearch`
-    with the results of all sentences. Sentences whose translations contain all phrases keep their results of
-    `search`.
+    with the results of all sentences. If the translations of a sentence already contain all its phrases, the
+    results of the sentence are the results of `search`.
 
     `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
     no translation with all phrases of a sentence, `search_again` tries the phrases one after another.
@@ -157,8 +157,8 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """Return for each sentence how many phrase tokens fit into a translation, [B] int64. If the translation
-    ends with a forced `</s>`, the number of phrase tokens is smaller by one.
+    """Return for each sentence how many phrase tokens fit into a translation, [B] int64. A forced `</s>` at
+    the end of the translation takes the place of one phrase token.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length

@@ -189,8 +189,8 @@ class TranslationPipeline(Pipeline):
             kwargs |= {"return_tensors": kind == "TENSORS", "return_text": kind != "TENSORS"}
         if kwargs.get("split_sentences") and kwargs.get("return_tensors"):
             raise InvalidValueError(
-                "`return_tensors` must be left out with `split_sentences`, because `split_sentences` joins "
-                "texts."
+                "`return_tensors` must be left out with `split_sentences`, because the translated "
+                "sentences are joined as texts."
             )
         kwargs.pop("num_workers", None)
         postprocess = {name: kwargs[name] for name in _POSTPROCESS if kwargs.get(name) is not None}

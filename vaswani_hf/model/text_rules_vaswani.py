@@ -131,7 +131,9 @@ def has_words(text: str) -> bool:
 
 
 def copy_symbols(sentences: list[str], separators: list[str]) -> tuple[list[str], list[str]]:
-    """Move each sentence without letters and digits into the separator before the sentence."""
+    """Append each sentence without letters and digits to the separator before the sentence, so that the
+    sentence is copied instead of translated.
+    """
     kept = []
     around = separators[:1]
     for sentence, separator in zip(sentences, separators[1:], strict=True):
@@ -387,8 +389,8 @@ def ngram_size_without_loops(source: str) -> int:
     The n-gram size is 3 for long texts, because a correct long sentence can contain the same two tokens
     twice. The n-gram size is 2 for short texts. A small Multi30k model repeated a word or phrase in a loop
     for 20 of 950 short inputs. With the n-gram size 3, the second translation of 19 of these inputs repeated
-    a word or phrase three times in a row. With the n-gram size 2, only 2 second translations repeated a word
-    or phrase three times in a row.
+    a word or phrase three times in a row. With the n-gram size 2, only 2 of the second translations repeated
+    a word or phrase three times in a row.
     """
     return 2 if len(source.split()) <= SHORT else 3
 

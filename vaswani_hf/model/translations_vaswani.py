@@ -40,8 +40,8 @@ T = TypeVar("T")
 # is 0.22 for the mean of the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for
 # the mean of all layers. The gold alignment of this measurement contains the word pairs that several
 # statistical word alignment models agree on. Chen et al. 2020 (arXiv 2004.14837) use the attention at the
-# next position, where the target token is the input of the decoder. At the next position, the attention of
-# every layer has an alignment error rate of at least 0.82.
+# next position, where the target token is the input of the decoder. At the position where the decoder reads
+# the target token, the attention of every layer has an alignment error rate of at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 

@@ -28,7 +28,8 @@ _FORMATS = (".png", ".svg")
 # An antecedent is at least this number of words before its pronoun.
 _PRONOUN_DISTANCE = 2
 # The minimum distances (words) between a verb and its complement that are tried by default. The first minimum
-# with enough pairs in both halves of the texts is used, otherwise the last minimum.
+# distance with at least `_ENOUGH_PAIRS` pairs in each half of the texts is used, otherwise the last minimum
+# distance.
 _VERB_DISTANCES = (4, 3, 2)
 _ENOUGH_PAIRS = 10
 _PAPER_WIDTH = 512
@@ -192,8 +193,8 @@ def _attention_pictures(
 def _verb_relation(
     verbs: Mapping[str, frozenset[str]], distances: Sequence[int], halves: Sequence[Sequence[Tokens]]
 ) -> Relation:
-    """Return the relation between verbs and complements for the first of `distances` with enough pairs in
-    each half of the sentences. If too few pairs exist at every distance, use the last distance.
+    """Return the relation between verbs and complements. Use the first of `distances` at which both halves of
+    the texts have enough pairs. If too few pairs exist at every distance, use the last distance.
     """
     for distance in distances:
         relation = Relation(verbs, is_earlier=False, least_distance=distance)

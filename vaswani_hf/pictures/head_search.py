@@ -35,8 +35,7 @@ class Occurrence:
     # For each head [N, H], True if `query` gives no other word of the sentence a larger attention weight than
     # `key`.
     is_largest: torch.Tensor
-    # For each head [N, H], the mean weight of the word pairs in the sentence whose words are as far apart as
-    # `query` and `key`.
+    # For each head [N, H], the mean weight of all word pairs in the sentence with the distance `key - query`.
     same_distance: torch.Tensor
 
 

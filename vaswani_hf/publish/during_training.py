@@ -4,11 +4,11 @@ push.py pushes the final checkpoint. The recipe key `publishing.hub_strategy` de
 pushed during the training. The values of `hub_strategy` are the same as in transformers:
 
 - "end": no files are pushed during the training.
-- "every_save": each save of a checkpoint pushes the model.
-- "checkpoint": each save pushes the model. The folder `last-checkpoint` gets the files that a resumed run
-  needs.
-- "all_checkpoints": each save pushes the model. A new folder `checkpoint-STEP` gets the files that a resumed
-  run needs.
+- "every_save": each save of a checkpoint pushes the model, unless an earlier push is still running.
+- "checkpoint": each push contains the model, and the files that a resumed run needs in the folder
+  `last-checkpoint`.
+- "all_checkpoints": each save pushes the model, and pushes the files that a resumed run needs into a new
+  folder `checkpoint-STEP`.
 """
 
 import os
@@ -54,8 +54,8 @@ class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
     If an earlier push is still running, the `hub_strategy` "all_checkpoints" waits for the end of the push.
-    Any other `hub_strategy` skips the new checkpoint. The callback never skips the last checkpoint of the
-    run.
+    With any other `hub_strategy`, the callback skips a new checkpoint while an earlier push is running. The
+    callback never skips the last checkpoint of the run.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):

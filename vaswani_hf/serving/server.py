@@ -75,8 +75,8 @@ def run_server(service: "Service", listening: socket.socket) -> None:
     # the service has already stopped.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Turn off the logs of the translator and of the parser of forms, because the logs contain parts of texts,
-    # such as missing phrases.
+    # Turn off the logs of the translator and of the library `python_multipart`, because the logs contain
+    # parts of texts, such as missing phrases.
     for name in ("vaswani_hf.model", "python_multipart"):
         logging.getLogger(name).setLevel(logging.ERROR)
     server.run(sockets=[listening])

@@ -10,8 +10,8 @@ from .base import Settings, facts_of, field_with_facts
 # the following:
 # - "fixed": The run refuses the new value with an error, because the value changes the training steps.
 # - "free": An unfinished run continues with the new value. A finished run stays as it is.
-# - "continue": An unfinished run and a finished run continue with the new value. A key is "continue" if a new
-# value requires more training steps, other final weights or new scores.
+# - "continue": An unfinished run and a finished run continue with the new value. "continue" is the choice for
+# a key if a new value of the key requires more training steps, different final weights or new scores.
 OnResume = Literal["fixed", "free", "continue"]
 
 

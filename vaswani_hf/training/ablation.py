@@ -140,8 +140,8 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
 
 
 def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
-    """If `base` names an earlier run of the list, return the output folder of the earlier run's training with
-    the seed index `number`. Otherwise return `base`.
+    """If `base` names an earlier run of the list, return the earlier run's output folder for the seed with
+    the index `number`. Otherwise return `base`.
     """
     if base in earlier:
         return earlier[base][number].output_dir

@@ -21,7 +21,7 @@ Outcomes = dict[str, dict[str, Any] | str]
 
 # Prefixes of the recipe keys that `vaswani ablate` itself sets.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# The text in place of a config field's value, if the value comes from the model in `init_from`.
+# Stands for the value of a config field if the model in `init_from` determines the value.
 _OF_THE_BASE = "that of the model"
 # Maps each score in the comparison table to its title.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}

@@ -28,7 +28,7 @@ MAX_PART_SIZE = 2**19
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """Return the maximum number of source positions in each part of a batch that the trainer divides on a
+    """Return the maximum number of source positions that a part can have if the trainer divides a batch on a
     CPU. The limit applies to the target positions too. Return None if the trainer does not divide batches.
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)

@@ -48,8 +48,8 @@ class TrainingLosses:
 
     @property
     def name(self) -> str:
-        """The name of the training loss in the log. The name mentions label smoothing and the regulariser,
-        because the validation loss includes no label smoothing and no regulariser.
+        """The name of the training loss in the log. The name of the training loss contains label smoothing
+        and the regulariser, because the validation loss includes no label smoothing and no regulariser.
         """
         terms = []
         if smoothing := self.config.label_smoothing:
@@ -109,10 +109,10 @@ class DivergenceDetector:
       the loss of a uniform guess. The loss has exploded if it is above the strict limit for N consecutive
       steps. N is a tenth of the number of steps of the run, but at least 10 and at most 100.
 
-    - The loose limit is a higher limit for the loss, and applies in all steps. The loose limit for the loss
-      is twice the larger of two losses: the loss of a uniform guess, and the first loss of the run. A bad
-      initialization can make the first loss large. The loss has exploded if the loss is above the loose limit
-      for 10 consecutive steps.
+    - The loose limit is a higher limit for the loss, and applies in all steps. The loose (higher) limit for
+      the loss is twice the larger of two losses: the loss of a uniform guess, and the first loss of the run.
+      A bad initialization can make the first loss large. The loss has exploded if the loss is above the loose
+      limit for 10 consecutive steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. `earlier` lists the mean losses that a resumed run logged before

@@ -41,7 +41,7 @@ from .step_cost import StepCost, StepMemory, step_cost
 # The assumed mean length of a sentence (tokens).
 MEAN_LENGTH = 32
 # The largest number of layers (both stacks together) that `vaswani plan` accepts, because `vaswani plan` runs
-# each layer. An encoder layer and a decoder layer take about 50 ms together.
+# each layer. `vaswani plan` runs one encoder layer and one decoder layer in about 50 ms.
 MAX_LAYERS = 200
 _PAPER_TRAINING = EncoderDecoderTraining(
     bf16=False,
@@ -273,8 +273,8 @@ def _cost_on_processor(
     length: int,
     longest: int,
 ) -> StepCost:
-    """Return the operations and the memory of a batch on a CPU. If the trainer divides the batch, return
-    those of one part.
+    """Return the operations and the memory of a batch on a CPU. If the trainer divides the batch, return the
+    operations and the memory of one part of the batch.
     """
     largest = largest_part(training, config.d_model)
     if largest is not None:

@@ -22,7 +22,8 @@ from ..optimization.section import AnyTraining
 from ..settings.sections import ModelSettings, TokenizerSettings
 
 # A run warns if the training data has fewer than `LEAST_TOKENS_PER_ENTRY` tokens for each entry of the
-# vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each entry.
+# vocabulary. With the recipe for Multi30k, the training data has about 80 tokens for each entry of the
+# vocabulary.
 LEAST_TOKENS_PER_ENTRY = 25
 # A run warns if the layers have more than `MOST_PARAMETERS_PER_TOKEN` parameters for each token of the
 # training data. The layers in the recipe for Multi30k have 1.6 parameters per training token. The layers of

@@ -225,9 +225,9 @@ def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
 
 
 def _with_fields_of_bases(recipe: Recipe, saved: Recipe | None) -> Recipe:
-    """Fill in the config fields of the recipe from the models in `init_from`. Also fill in the settings of
-    the tokenizers that the run keeps. If the run continues, take the config fields and the tokenizer settings
-    from the saved recipe instead.
+    """Fill in the config fields of the recipe from the models in `init_from`. Also fill in the tokenizer
+    settings of the recipe, if `tokenizer.keep` is true. If the run continues, take the config fields and the
+    tokenizer settings from the saved recipe instead.
     """
     model = recipe.model
     tokenizer = recipe.tokenizer

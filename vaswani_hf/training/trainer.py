@@ -42,8 +42,7 @@ from .validation import Validation
 
 class VaswaniTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task. The run
-    continues from `checkpoint`. `prepare_for_training` must have frozen parts of the model and turned on gradient
-    checkpointing.
+    continues from `checkpoint`. Call `prepare_for_training` with the model before creating the trainer.
     """
 
     control: Any
@@ -134,10 +133,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The maximum number of source positions, and of target positions, in each part of a divided batch.
-        None if the trainer does not divide batches. With DeepSpeed, the trainer does not divide batches,
-        because DeepSpeed would take an optimizer step after each part. A batch is divided in the same way for
-        any number of processes, because another division would change the dropout masks.
+        """The maximum number of source positions in each part of a divided batch. The same maximum applies to
+        the target positions. None if the trainer does not divide batches. With DeepSpeed, the trainer does
+        not divide batches, because DeepSpeed would take an optimizer step after each part. A batch is divided
+        in the same way for any number of processes, because another division would change the dropout masks.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None

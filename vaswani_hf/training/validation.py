@@ -1,4 +1,4 @@
-"""The validation of a run. Each process computes a share of the scores on the validation split."""
+"""The validation of a run. Each process runs the model on a part of the validation split."""
 
 import math
 from collections.abc import Callable

@@ -28,8 +28,8 @@ class Calibration:
     def __call__(self, translation: Translation) -> float:
         """Return the probability, from 0 to 1, that a translation is good."""
         if not translation.token_log_probs:
-            # The translation of a blank text has no tokens, and counts as good. If the language check made
-            # the translator copy the text, the translation also has no tokens.
+            # The translation of a blank text has no tokens, and counts as good. If the translator has copied
+            # the text because of the language check, the model has generated no tokens.
             return 1.0
         products = map(operator.mul, self.weights, features_of(translation))
         logit = math.fsum(products)

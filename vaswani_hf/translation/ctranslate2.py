@@ -20,9 +20,9 @@ the search of this package in these points:
   log-probabilities from CTranslate2's scores, and ranks the translations with the length penalty and the
   coverage penalty of this package.
 
-- CTranslate2 has one length limit for all sentences of a batch. Except with `early_stopping="never"`, the
-  backend gives CTranslate2 the length limit of the sentence with the largest limit. If a translation exceeds
-  the length limit of its own sentence, the backend translates the sentence again with this limit.
+- CTranslate2 has one length limit for all sentences of a batch. Except with `early_stopping="never"` and
+  several beams, the backend gives CTranslate2 the largest length limit of the sentences. If a translation
+  exceeds the length limit of its own sentence, the backend translates the sentence again with this limit.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
   allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
@@ -82,9 +82,9 @@ _SETTINGS = frozenset(
 )
 # With `early_stopping=False`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
 _PATIENCE = 2
-# The first exact search limits each translation to `_FIRST_LENGTH` times the number of tokens (source and
-# prefix) of the longest sentence. If a better translation is still possible, the backend doubles the length
-# limit and searches again.
+# With `early_stopping="never"` and several beams, the first search limits each translation to `_FIRST_LENGTH`
+# times the number of tokens (source and prefix) of the longest sentence. If a better translation is still
+# possible, the backend doubles the length limit and searches again.
 _FIRST_LENGTH = 2
 
 
@@ -243,7 +243,7 @@ class CTranslate2Backend:
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
             # The exact search (`early_stopping="never"` with several beams) begins with a small length limit.
-            # A search that is not exact begins with the largest length limit of all sentences.
+            # A search that is not exact first uses the largest length limit of all sentences.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]

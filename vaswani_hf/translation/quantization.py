@@ -166,7 +166,7 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that multiplies rows [R, I] (from -1 to 1) by a weight [O, I] with scales [O]."""
+    """Return a function that multiplies rows [R, I] of values from -1 to 1 by a weight [O, I] with scales [O]."""
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
@@ -182,14 +182,14 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that multiplies rows [R, I] (from -1 to 1) by a weight [O, I] with scales [O]."""
+    """Return a function that multiplies rows [R, I] of values from -1 to 1 by a weight [O, I] with scales [O]."""
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    # Pass the products `scales * scale` as the scales of the weight, and 1 as the scale of the rows. With two
-    # separate scales, some kernels would multiply an integer sum by one scale after the other, and other
-    # kernels by the product of the scales. oneDNN chooses the kernel by the number of rows, so the rounding
-    # errors of a row would then depend on the number of rows.
+    # Multiply the scales of the weight by the scale of the rows in advance, and pass 1 as the scale of the
+    # rows. With two separate scales, some kernels would multiply an integer sum by one scale after the other,
+    # and other kernels by the product of the scales. oneDNN chooses the kernel by the number of rows, so the
+    # rounding errors of a row would then depend on the number of rows.
     given: Any = (1.0, zero, packed, scales * scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     # Add 0.5, so that the conversion to uint8 rounds to the nearest integer instead of truncating.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(

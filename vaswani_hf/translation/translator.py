@@ -117,8 +117,8 @@ class Translator(BaseTranslator):
             choose_dtype(self, requests, options)
 
     def after_choosing_dtype(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
-        """If the dtype is "auto", choose float32 or bfloat16 with translations of the first requests. Return
-        an iterator over all requests, including the requests that were read to choose the dtype.
+        """If the dtype is "auto", translate the first requests to choose float32 or bfloat16. Return an
+        iterator over all requests, including the requests that were read to choose the dtype.
         """
         requests = iter(requests)
         first: list[Any] = []
