@@ -70,7 +70,7 @@ STATE_FILE = "trainer_state.json"
 STREAM_FILE = "stream_state.json"
 MANIFEST_FILE = "manifest.json"
 
-# The end of the names of the temporary folders that `new_folder` creates.
+# The suffix of the names that `new_folder` gives to temporary folders.
 _UNFINISHED = ".vaswani-unfinished"
 
 

@@ -152,7 +152,7 @@ def _requests(
     pairs: Any, tag: str, done: int, waiting: deque[tuple[int, dict[str, str]]]
 ) -> Iterator[Request]:
     """Yield a request for each training pair. The first `done` pairs have translations already. Add only the
-    later pairs to `waiting`.
+    pairs after the first `done` pairs to `waiting`.
     """
     for number, pair in enumerate(pairs, 1):
         if number > done:

@@ -13,7 +13,8 @@ disable a piece of the other language's SentencePiece model, the conversion inse
 The conversion never disables a piece of one character. The conversion also never disables a piece that
 consists only of unknown characters. An unknown character occurs in no piece of the tokenizer's own model.
 SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in the
-vocabulary. Therefore the tokenizer must keep all sequences of unknown characters in its vocabulary.
+vocabulary. Therefore the tokenizer must contain every sequence of unknown characters that the vocabulary
+contains.
 """
 
 import base64

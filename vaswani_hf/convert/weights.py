@@ -105,8 +105,9 @@ def stack_names(
     names "encoder" and "decoder" too.
 
     Args:
-        modules (Mapping): Maps the format's names of the modules in a layer to the names of this package. A
-            joint projection maps to a tuple of names (see `parts`).
+        modules (Mapping): Maps the format's names of the modules in a layer to the names of this package. For
+            a joint projection, such as one matrix for queries, keys and values, the value is a tuple of names
+            (see `parts`).
         attentions (Mapping, optional): Maps the format's names of the attention layers to the names of this
             package.
         projections (Mapping, optional): Maps the format's names of the projections in each attention layer to

@@ -143,7 +143,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
     def _batches(self, pairs: list[dict[str, Any]], seed: list[int]) -> list[list[dict[str, Any]]]:
         generator = np.random.default_rng(seed)
-        # Without the shuffle, pairs of equal lengths would be in the same batch in each epoch.
+        # Shuffle the pairs, so that each epoch combines different pairs of equal lengths in a batch.
         pairs = [pairs[row] for row in generator.permutation(len(pairs))]
         source_lengths = np.array([pair["source_length"] for pair in pairs])
         target_lengths = np.array([pair["target_length"] for pair in pairs])

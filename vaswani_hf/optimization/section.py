@@ -173,7 +173,9 @@ class TrainingSettings(_EntryKeys):
         return self
 
     def _refuse_second_average(self) -> None:
-        """Raise an error if a recipe key would average the averaged weights of the optimizer again."""
+        """Raise an error if `ema_decay` or `average_checkpoints` is set, because the optimizer already
+        averages the weights.
+        """
         wanted = f"with `training.optimizer: {self.optimizer}`, but is"
         if self.ema_decay is not None:
             raise InvalidValueError(

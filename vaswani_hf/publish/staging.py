@@ -155,8 +155,8 @@ def _stage_handler(folder: Path, staged: Path) -> None:
 def _is_card_of_import(folder: Path) -> bool:
     """Return True if README.md is the unchanged model card that `vaswani import` wrote.
 
-    A push replaces the unchanged card of an import, because the code examples of the card load the local
-    folder.
+    A push replaces an unchanged card that `vaswani import` wrote, because the code examples of the card load
+    the local folder.
     """
     origin = read_results(folder).origin
     if origin is None or origin.imported_as is None:

@@ -2,7 +2,7 @@
 model.
 
 The published form names files without their folders, and does not name the repository to push to. A resumed
-run compares the published forms of its recipe and of the saved recipe, so that a run can be resumed on a
+run compares its recipe with the saved recipe, both in the published form. Therefore a run can be resumed on a
 machine on which the data files are in other folders.
 """
 

@@ -479,8 +479,7 @@ def in_both_directions(
 
 def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
     reversed_columns = {
-        # Do not add a tag to an empty text. Otherwise only one of a pair with an empty text and its reversed
-        # copy would be removed.
+        # Do not add a tag to an empty text, because the run removes pairs with an empty text.
         "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
         "target": batch["source"],
     }

@@ -28,8 +28,8 @@ def measure_speed(
     """Measure training steps for `seconds` seconds. Return the speed in target tokens per second, and the
     name of the hardware.
 
-    All sentences have `length` random tokens, so batches have no padding. The time of a training step is the
-    mean time of a forward and backward pass times the number of passes, plus the time of the optimizer. The
+    All sentences have `length` random tokens, so batches have no padding. A training step takes the mean time
+    of a forward and backward pass, multiplied by the number of passes, plus the time of the optimizer. The
     time of the optimizer is measured once.
     """
     device = local_device()

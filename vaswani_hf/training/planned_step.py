@@ -46,11 +46,11 @@ def batch_shape(training: AnyTraining, length: int, largest_part: int | None = N
     """Return the shape of a full batch of sentences of `length` tokens.
 
     `source_tokens_per_batch` and `target_tokens_per_batch` can differ. The side (source or target) with more
-    tokens per batch has sentences of `length` tokens. On the other side, the sentence length is `length`
-    times the smaller setting divided by the larger setting. If the trainer divides batches, each part of a
-    batch has at most `largest_part` source positions and at most `largest_part` target positions. With
-    `largest_part`, return the shape of one part instead of the shape of the full batch. The sentences of a
-    part are as long as the sentences of the full batch.
+    tokens per batch has sentences of `length` tokens. The sentences on the side with fewer tokens per batch
+    (source or target) are shorter, in the ratio of the two settings. If the trainer divides batches, each
+    part of a batch has at most `largest_part` source positions and at most `largest_part` target positions.
+    With `largest_part`, return the shape of one part instead of the shape of the full batch. The sentences of
+    a part are as long as the sentences of the full batch.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
