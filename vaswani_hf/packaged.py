@@ -69,8 +69,8 @@ def _description(text: str, path: Path) -> dict[str, str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return a recipe of the package. The section `data` includes the keys of the recipe that `extends`
-    names.
+    """Return a recipe of the package. If the recipe extends another recipe, the section `data` also contains
+    the `data` keys of the other recipe.
     """
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     if "extends" in content:

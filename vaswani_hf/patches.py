@@ -98,8 +98,8 @@ def quick_imports() -> Iterator[None]:
 
 
 class _DeferredDynamo(ModuleType):
-    """Replaces `torch._dynamo` by decorators that do nothing. Access to any other attribute imports the real
-    `torch._dynamo`.
+    """Replaces `torch._dynamo` by decorators that do nothing. If a program reads another attribute of
+    `torch._dynamo`, such as `config`, the real module is imported.
     """
 
     @staticmethod
@@ -171,5 +171,5 @@ def accept_numbered_cpus() -> None:
 
 
 def _stay_on_cpu(storage: Any, device: str) -> Any:
-    """Return the storage if `device` is a CPU with a number, such as "cpu:0", otherwise None."""
+    """Return `storage` unchanged if `device` is a CPU with a number, such as "cpu:0", otherwise None."""
     return storage if device.startswith("cpu:") else None

@@ -60,8 +60,8 @@ PRIVATE = {
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     """,
 }
-# Maps each internal or undocumented module to the names that the package uses from the module. The names do
-# not begin with an underscore.
+# Maps each internal or undocumented module to the names without a leading underscore that the package uses
+# from the module.
 INSIDES = {
     "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
     "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",

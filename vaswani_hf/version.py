@@ -24,7 +24,7 @@ def install_command(extra: str) -> str:
     The command lists the libraries one by one. pip cannot install `vaswani_hf[extra]`, because the package is
     not on PyPI. Each library is in quotes, because zsh would treat `>` and `[` as special characters.
     """
-    # `vaswani --help` imports this file and must be fast.
+    # Import the modules only here, because `vaswani --help` imports this file and must not become slow.
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement

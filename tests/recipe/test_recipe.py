@@ -323,7 +323,7 @@ WRONG = {
         "`training.learning_rate_factor` belongs to ... paper`"
     ),
     "--data.license=research-only --publishing.license=cc-by-nc-4.0": "`publishing.license` must be research-only or left out",
-    "--data.license=cc-by-nc-4.0 --publishing.license=mit": "`publishing.license` must not permit commercial use",
+    "--data.license=cc-by-nc-4.0 --publishing.license=mit": "`publishing.license` must not be a licence for commercial use",
 }
 
 

@@ -172,11 +172,11 @@ class SearchRecord:
         length_penalty_type (str): "gnmt" or "power".
         coverage_penalty (float): The factor of the coverage term of the score.
         limit (int): The maximum length of a hypothesis, in generated tokens.
-        num_counted (int): The rank (1 is the best) of the finished hypothesis that the search compares with
-            the best unfinished beam.
-        considers_all_lengths (bool): With a positive `length_penalty`, True means that the stopping rule
-            computes the length penalty of unfinished beams for the maximum length `limit`. If False, the
-            stopping rule uses the current length of each beam.
+        num_counted (int): The stopping rule compares the best unfinished beam with the finished hypothesis of
+            this rank (1 is the best).
+        considers_all_lengths (bool): Has an effect only if `length_penalty` is positive. If True, the
+            stopping rule computes the length penalty of unfinished beams for the maximum length `limit`. If
+            False, the stopping rule uses the current length of each beam.
         stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
         num_candidates (int): The number of best continuations that each step considers, at least
             `2 * num_beams`.
@@ -210,10 +210,11 @@ class RunnerUp:
     """A runner-up: a probable word that the model could have written instead of a word of the translation.
 
     Attributes:
-        text (str): The runner-up. An empty text means that the translation would have ended here.
-        probability (float): The product of the probabilities of the tokens of `text`, after the same
-            preceding tokens as in the translation. If the runner-up ends directly before `token`,
-            `probability` also includes the probability of `token`, because `token` ends the runner-up.
+        text (str): The runner-up. An empty text means that the model could have ended the translation before
+            the token at `position`.
+        probability (float): The product of the probabilities of the tokens of `text`, given the tokens before
+            the replaced word in the translation. If the runner-up ends directly before `token`, `probability`
+            also includes the probability of `token`, because `token` ends the runner-up.
         position (int): The index in `Explanation.target` of the first token at which the runner-up differs
             from the translation.
         token (int): The id of the token that replaces the token of the translation at `position`.

@@ -49,7 +49,7 @@ class TreeRecorder:
         num_candidates: int,
         coverage: torch.Tensor | None = None,
     ) -> None:
-        """Record the beams `sequences` [K, T] before a step, and the best next tokens of each beam.
+        """Before a step, record the beams `sequences` [K, T], and the most probable next tokens of each beam.
 
         `log_probs` [K or 1, V] are the log-probabilities of the next token. `coverage` [K] is the result of
         `coverage_score` for each beam.
@@ -82,7 +82,9 @@ class TreeRecorder:
         self.nodes.append(node)
 
     def complete(self, record: SearchRecord, scorer: Scorer, tokenizer: Any) -> SearchRecord:
-        """Return the record of the finished search. `record` contains only the settings of the search."""
+        """Return the record of the finished search. The argument `record` contains the settings of the
+        search, but no nodes.
+        """
         finished = [Finished(index, self._score(index, scorer)) for index in self._finish(record)]
         finished.sort(key=lambda hypothesis: -hypothesis.score)
         token_ids = sorted({node.token for node in self.nodes})

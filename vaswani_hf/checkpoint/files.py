@@ -235,7 +235,7 @@ def _is_empty(folder: Path) -> bool:
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # At the end of the `with` block, `locked_run` deletes the lock file that the killed run has left.
+            # At the end of the `with` block, `locked_run` deletes the lock file that a killed run has left.
             pass
     return True
 

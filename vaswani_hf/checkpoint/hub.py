@@ -110,7 +110,9 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def hub_error(error: BaseException) -> HubError | None:
-    """Return a `HubError` that explains an error in one sentence, or None for an error of another kind."""
+    """Return a `HubError` that explains an error of a request to the Hub in one sentence, or None for other
+    errors.
+    """
     # Return None for an `InvalidValueError`, because its message already explains the error.
     if isinstance(error, InvalidValueError) and not isinstance(error, HubError):
         return None

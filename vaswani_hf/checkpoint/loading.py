@@ -93,7 +93,8 @@ def checkpoint_folder(
         with explained():
             folder = Path(with_retries(snapshot_download, repo_id, **hub_kwargs))
     except UnreachableHubError as error:
-        # Mention local folders too, because `name` is perhaps the misspelled name of a local folder.
+        # The error message also mentions local folders, because `name` is perhaps the misspelled name of a
+        # local folder.
         raise InvalidHubValueError(
             f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder "
             f"'{name}' here{_nearest_folder(Path(name))}, and {error}"

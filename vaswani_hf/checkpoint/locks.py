@@ -82,8 +82,8 @@ def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -
             stack.enter_context(_locked(folder / LOCK_FILE, sentence))
             return
         except FileExistsError:
-            # `mkdir` raises FileExistsError if the folder is deleted during the call, or if `folder` is a
-            # link to a missing folder.
+            # Despite `exist_ok=True`, `mkdir` raises FileExistsError if another process deletes the folder
+            # during the call. `mkdir` also raises FileExistsError if `folder` is a link to a missing folder.
             if time.monotonic() > end:
                 raise
         except FileNotFoundError:

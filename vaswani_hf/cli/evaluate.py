@@ -30,7 +30,7 @@ _REMEDY = "free disk space and run the command again with another name"
 _TRANSLATING = ("quantization", *SEARCH, *LANGUAGES, "repetition_guard")
 _SCORING = ("tokenize", "lowercase", "split_compounds")
 _READ_BY_ALL = ("model", "revision", "code", "device", "dtype", "as_json")
-# Options that have no effect if every system is a file of translations. An exception is `--device` with
+# Options that have no effect if every system is a file of translations. But `--device` has an effect with
 # `--comet`, because COMET computes on the device.
 _OF_MODELS = ("output", "device", "dtype", *_TRANSLATING)
 _SearchFields: Any = translation_options(*SEARCH, *LANGUAGES, "repetition_guard")
@@ -207,8 +207,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
         for name in filter(_is_file, systems):
             inputs[f"--compare {name}" if self.compare else "model"] = name
-        # The output None is standard output. Also check standard output, because a user can redirect it to an
-        # input file.
+        # The value None stands for standard output. Also check standard output, because a user can redirect
+        # it to an input file.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)
 
@@ -413,8 +413,8 @@ class _Kind(NamedTuple):
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
 # The first key that the user gives as an option, such as `--trees`, selects the kind of the evaluation. If no
-# given option is a key of `_KINDS`, the kind of the evaluation is `model`. An evaluation of the kind `model`
-# scores one model or one file of translations.
+# option selects a kind, the evaluation has the kind `model`. An evaluation of the kind `model` scores one
+# model or one file of translations.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

@@ -57,7 +57,9 @@ _NUM_TOKENS = 12
 def export_argos(
     model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the models for Argos Translate. Check the log-probabilities and the segmentation of texts."""
+    """Write the models for Argos Translate. Compare the log-probabilities and the segmentation of texts with
+    the original model and tokenizer.
+    """
     assert tokenizers is not None
     source, target = tokenizers
     tags = [*tags_of(source), *languages_of(source)]

@@ -98,7 +98,9 @@ class VaswaniLoader(BartLoader):
         return TransformerSpec(encoder, decoder)
 
     def set_common_layers(self, spec: Any, module: nn.Module) -> None:
-        """Copy the embeddings and the final LayerNorm of an encoder or decoder into the specification."""
+        """Copy the embeddings and the final LayerNorm of an encoder or decoder into `spec`, the specification
+        of a CTranslate2 model.
+        """
         spec.scale_embeddings = module.embed_scale
         self.set_embeddings(
             spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings, module.embed_tokens

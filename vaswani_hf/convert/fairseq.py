@@ -306,7 +306,7 @@ def _tokenizers(
     models = sorted(folder.glob("*.model"))
     vocabularies = [_read_vocabulary(file) for file in files]
     # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The vocabulary file
-    # contains the padding tokens too.
+    # also contains tokens such as madeupword0000.
     require_vocabulary_sizes([file.name for file in files], vocabularies, config)
     if len(models) != 1:
         return source_and_target_tokenizers(vocabularies, ()), [SPLITS_AT_SPACES]

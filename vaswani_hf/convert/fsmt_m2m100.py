@@ -10,7 +10,7 @@ first half of the features; the first token has the position `pad_token_id` + 1;
 M2M100 and NLLB models translate between many languages. A source text begins with the token of its language,
 and a translation begins with the token of the target language. The vocabularies of the imported tokenizers
 contain the language tokens, but the tokenizers do not add these tokens to texts. The translator adds the
-language tokens according to the options `src_lang` and `tgt_lang`.
+tokens of the languages that the options `src_lang` and `tgt_lang` name.
 """
 
 from collections.abc import Mapping

@@ -56,7 +56,8 @@ class Imported:
         tokenizers (tuple, optional): The source and the target tokenizer; the same object twice for a joint
             vocabulary. None if the checkpoint has no vocabularies.
         facts (dict): The languages and the licence for the model card, under the keys "source_language",
-            "target_language" and "license". The object "data" of results.json has the same keys.
+            "target_language" and "license". The object "data" of results.json uses the same three keys as
+            `facts`.
         notes (list): Sentences about differences between the checkpoint and the imported model, for the user
             and for the model card.
         logits (Callable, optional): Computes logits with the library of the checkpoint (see `Logits`). None
@@ -204,9 +205,10 @@ def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None
 
 def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
     """Return the config field `norm_position` from the two settings with the names `before` and `after`. Each
-    setting contains one letter for each operation before or after a sub-layer. The letter "n" stands for
-    LayerNorm, "d" for dropout, and the letter in `residual` for the residual connection. Raise an
-    `UnsupportedError` if the order of the operations is neither pre-norm nor post-norm.
+    of the two settings is a string with one letter for each operation before or after a sub-layer. The letter
+    "n" stands for LayerNorm, and the letter "d" stands for dropout. The argument `residual` is the letter for
+    the residual connection. Raise an `UnsupportedError` if the order of the operations is neither pre-norm
+    nor post-norm.
     """
     sequences = [(settings.get(name) or "").replace("none", "") for name in (before, after)]
     operations = [sequence.replace("d", "") for sequence in sequences]

@@ -73,9 +73,9 @@ class ImportReport(NamedTuple):
 
     Attributes:
         format (str): The name of the format, such as "marian_mt".
-        difference (float, optional): The largest difference (nats) between log-probabilities that the written
-            checkpoint computes and log-probabilities that the library of the original checkpoint computes, on
-            sample inputs. None if the library of the original checkpoint is not installed.
+        difference (float, optional): The largest difference (nats) between the log-probabilities of the
+            written checkpoint and the log-probabilities of the original library, on sample inputs. None if
+            the library of the original checkpoint is not installed.
         text (str): The lines that the command `vaswani import` prints.
     """
 

@@ -46,7 +46,7 @@ _LAYER_NORM_EPS = 1e-6
 # Every vocabulary of JoeyNMT begins with these special tokens, in this order.
 _SPECIAL_TOKENS = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
 _UNK, _PAD, _BOS, _EOS = range(4)
-# Classes that the import allows in a checkpoint, because the training state can contain NumPy numbers.
+# NumPy classes that the import permits in a checkpoint, because the training state can contain NumPy numbers.
 _CLASSES = (
     "numpy.dtype",
     "numpy.core.multiarray.scalar",
@@ -236,11 +236,12 @@ def _without_alpha(
     In a post-norm stack, LayerNorm(f(x) + alpha * x) equals LayerNorm(f(x) / alpha + x), except for the
     effect of the epsilon. Therefore the import divides the output layer of each sub-layer f by alpha.
 
-    In a pre-norm stack, the import divides the output layer of the k-th sub-layer by alpha^k, the k-th power
-    of the residual factor alpha. The hidden states after the k-th sub-layer are then JoeyNMT's hidden states
-    divided by alpha^k. LayerNorm(x / alpha^k) equals LayerNorm(x), except for the effect of the epsilon.
-    Without a final LayerNorm, the outputs of a pre-norm encoder with n sub-layers are divided by alpha^n.
-    Therefore the import multiplies the key and value projections of the cross-attention by alpha^n.
+    In a pre-norm stack, the import divides the weight and the bias of the k-th sub-layer's output layer by
+    alpha^k. The number alpha is the residual factor. The hidden states after the k-th sub-layer are then
+    JoeyNMT's hidden states divided by alpha^k. LayerNorm(x / alpha^k) equals LayerNorm(x), except for the
+    effect of the epsilon. Without a final LayerNorm, the outputs of a pre-norm encoder with n sub-layers are
+    divided by alpha^n. Therefore the import multiplies the key and value projections of the cross-attention
+    by alpha^n.
     """
     state = dict(state)
     for stack, sublayers in _SUBLAYERS.items():

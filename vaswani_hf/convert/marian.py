@@ -64,7 +64,7 @@ _SAME_FIELDS = """
 
 
 def shared_by_heads(name: str) -> Limit:
-    """Return a check that `d_k` or `d_v` (`name`) is `d_model` divided by the number of heads, because
+    """Return a function that checks that `d_k` or `d_v` (`name`) is `d_model` divided by the number of heads.
     MarianMT and Marian support no other width of a head.
     """
 

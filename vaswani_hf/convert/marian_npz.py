@@ -76,7 +76,8 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "sigmoid": "sigmoid",
 }
-# The first version of Marian that computes GELU exactly. Earlier versions approximate GELU with a sigmoid.
+# The first version of Marian that computes GELU exactly. Marian versions before `EXACT_GELU` approximate GELU
+# with a sigmoid.
 EXACT_GELU = (1, 12, 3)
 # Possible names of the YAML file with the search options and the vocabulary names, in the order of
 # preference. `{}` stands for the name of the model file.
@@ -194,8 +195,8 @@ def _new_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, 
     )
     is_encoder = stack == "encoder"
     self_block = "selfAttentionBlock" if is_encoder else "autoRegressiveBlock"
-    # In Marian, a ReLU is a part of the first projection. Any activation other than ReLU is a separate layer
-    # of the feed-forward network.
+    # In Marian's feed-forward network, the first projection and a ReLU are one layer. Any activation other
+    # than ReLU is a separate layer.
     is_relu = options.get("transformer-ffn-activation", "swish") == "relu"
     first = "at(0)->as<marian::nn::LinearReluDropout>()" if is_relu else "at(0)->as<marian::nn::Linear>()"
     second = f"at({1 if is_relu else 3})->as<marian::nn::Linear>()"

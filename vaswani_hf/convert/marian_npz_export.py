@@ -255,7 +255,7 @@ def _marian_model(
         "transformer-disable-position-embeddings": False,
         # Marian approximates the activation GELU if a version before 1.12.3 has written the model.
         "version": f"v{_VERSION}",
-        # The number of rows of each position table.
+        # The number of positions in each table of position encodings.
         "max-length": num_positions,
         **{name: value for name, (value, _) in REQUIRED.items()},
     }
@@ -319,10 +319,10 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
     LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore the export
     multiplies the inputs of all LayerNorms by c, where c^2 is Marian's epsilon divided by the checkpoint's
-    epsilon. The input of a LayerNorm is a sum, so the export multiplies each summand by c. The summands are
-    the token embeddings, the position embeddings and the outputs of sub-layers. In post-norm models, the
-    output of a LayerNorm is also a summand of the next LayerNorm's input. If the input of a linear layer is
-    multiplied by c, the export divides the weight of the linear layer by c.
+    epsilon. The input of a LayerNorm is a sum, so the export multiplies each summand by the factor c. The
+    summands are the token embeddings, the position embeddings and the outputs of sub-layers. In post-norm
+    models, the output of a LayerNorm is also a summand of the next LayerNorm's input. If the input of a
+    linear layer is multiplied by c, the export divides the weight of the linear layer by c.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:
@@ -334,7 +334,8 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
             # The cross-attention reads the output of the encoder, and the output projection reads the output
-            # of the decoder. `factor` does not change the output of a stack with a final LayerNorm.
+            # of the decoder. A final LayerNorm undoes the multiplication by `factor`, so the output of the
+            # encoder or decoder does not change.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor

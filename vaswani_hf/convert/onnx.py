@@ -135,8 +135,8 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
 
 def _varying(shapes: Any) -> Any:
     """Mark only the batch axis and the length axes as dynamic, because tracing takes minutes if all axes are
-    dynamic. The inputs are token ids and masks [B, S], hidden states [B, S, D], and keys and values [B, H, S,
-    K] of H heads.
+    dynamic. The inputs are token ids and masks [B, S], and hidden states [B, S, D]. The keys and values [B,
+    H, S, K] have H heads with K features each.
     """
     if isinstance(shapes, dict) and 0 in shapes:
         return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}
@@ -149,7 +149,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # transformers 5.17 does not have the class `ExportedModel`. The graphs are `torch.onnx.ONNXProgram`s.
+        # Older versions of transformers, such as 5.17, do not have the class `ExportedModel`. The graphs are
+        # `torch.onnx.ONNXProgram`s.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)

@@ -11,10 +11,10 @@ The tokenizer of a language must split texts only into pieces of this language's
 disable a piece of the other language's SentencePiece model, the conversion inserts the character `_FOREIGN`
 (U+E000) before the piece. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes it.
 The conversion never disables a piece of one character. The conversion also never disables a piece that
-consists only of unknown characters. An unknown character occurs in no piece of the tokenizer's own model.
-SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the joined piece in the
-vocabulary. Therefore the tokenizer must contain every sequence of unknown characters that the vocabulary
-contains.
+consists only of unknown characters. A character is unknown if no piece of the language's SentencePiece model
+contains the character. SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the
+joined piece in the vocabulary. Therefore the tokenizer must contain every sequence of unknown characters that
+the vocabulary contains.
 """
 
 import base64
@@ -90,8 +90,8 @@ class SentencePieces:
 
 
 def empty_model(user: str) -> Any:
-    """Return an empty SentencePiece model. Raise a ValueError if a library is missing. `user` names the file
-    or model that needs the library, for the error message.
+    """Return an empty SentencePiece model. Raise a ValueError if a library is missing. The error message
+    begins with `user`, the name of the file or model that needs the library.
     """
     try:
         from sentencepiece import sentencepiece_model_pb2
@@ -152,8 +152,8 @@ def fast_tokenizer(
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # Tokens outside `model.pieces` that consist of one character, or that have no character in common with
-    # any piece.
+    # Tokens that are not pieces of `model`: single characters, and sequences of characters that occur in no
+    # piece.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -251,7 +251,8 @@ def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> norm
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
-        # NFC first: the library `tokenizers` loses accents if two separate accents follow a character.
+        # Apply NFC first, because the library `tokenizers` loses accents if two separate accents follow a
+        # character.
         steps += [normalizers.NFC(), normalizers.Precompiled(model.charsmap)]
     if model.removes_spaces:
         steps += [

@@ -73,8 +73,8 @@ def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
 @torch.no_grad()
 def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
-    """Return the weights of a query projection with which scaled dot-product attention has the same scores as
-    `attention`.
+    """Return the weights of a query projection. With the returned weights, scaled dot-product attention has
+    the same scores as `attention`.
     """
     folded = {}
     for name, value in attention.q_proj.named_parameters():
@@ -89,8 +89,8 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
 def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
     """Return the number of rows that a position table needs for the longest input and output. The number is
     at least 1,074, because a source sentence can have 1,024 tokens, and a translation can have 50 tokens more
-    than its source sentence. For learned positions, return the number of rows that the position table of the
-    model already has.
+    than its source sentence. If the model has learned positions, return the number of rows of its position
+    table.
     """
     if model.config.position_embedding == "learned":
         return model.config.max_position_embeddings

@@ -1,14 +1,14 @@
 """Imports checkpoints of the model `transformer` of tensor2tensor. The checkpoints are TensorFlow files.
 
-The models of tensor2tensor differ from the paper in four points: an epsilon of 1e-6 in LayerNorm; sinusoids
-with tensor2tensor's timescales and all sines in the first half of the features; pre-norm with a LayerNorm at
-the end of each stack, except in the first version of the hyperparameters; a decoder that starts from a vector
-of zeros. A checkpoint stores each embedding in several variables.
+The models of tensor2tensor differ from the paper in four points. LayerNorm has an epsilon of 1e-6. The
+sinusoids use tensor2tensor's timescales, with all sines in the first half of the features. The layers are
+pre-norm with a LayerNorm at the end of each stack, except in the hyperparameters of `transformer_base_v1`.
+The decoder starts from a vector of zeros. A checkpoint stores each embedding in several variables.
 
 The encoder of tensor2tensor adds a learned vector to each source embedding: the row `target_space_id` of the
 variable `target_space_embedding`. The import adds the row of `target_space_embedding`, divided by
-`sqrt(d_model)`, to each row of the source embedding. Therefore the imported source embedding is not shared
-with the target embedding.
+`sqrt(d_model)`, to each row of the source embedding. The addition makes the source embedding different from
+the target embedding, so the imported model does not share the two embeddings.
 
 The import reads the hyperparameters from hparams.json in the folder of the checkpoint. Old versions of
 tensor2tensor write flags.txt instead of hparams.json. In flags.txt, the flag `hparams_set` names a set of
@@ -347,8 +347,9 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
 def _add_target_space(
     state: dict[str, torch.Tensor], target_spaces: torch.Tensor, facts: Tensor2TensorFacts
 ) -> None:
-    """Add the learned vector of the target space to each row of the source embedding. Divide the vector by
-    sqrt(D) first, because the model multiplies embeddings by sqrt(D). D is the model width.
+    """Add the learned vector of the target space to each row of the source embedding. Before the addition,
+    divide the learned vector by sqrt(D), because the model multiplies embeddings by sqrt(D). D is the model
+    width.
     """
     number = facts.target_space_id
     if number >= len(target_spaces):

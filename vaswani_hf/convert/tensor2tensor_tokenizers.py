@@ -40,7 +40,9 @@ _NEVER_IN_TEXTS = ("Cn", "Co", "Cs")
 
 
 def subword_tokenizer(path: Path) -> PreTrainedTokenizerFast:
-    """Create a fast tokenizer from a vocabulary of tensor2tensor. Raise a ValueError for other files."""
+    """Create a fast tokenizer from a vocabulary of tensor2tensor. Raise a ValueError if `path` is no
+    vocabulary of tensor2tensor.
+    """
     tokens = _read_tokens(path)
     alphabet = {*"".join(tokens), *_ESCAPING_CHARACTERS} - {"\n"}
     pad, end = tokens[:2]
@@ -101,8 +103,8 @@ def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer
 
 
 def _character_codes(alphabet: Collection[str], path: Path) -> bytes:
-    """Return rules, in SentencePiece's binary format, that replace each character outside the alphabet by its
-    decimal code between a backslash and a semicolon.
+    """Return rules that replace a character outside the alphabet by its decimal code between a backslash and
+    a semicolon. The rules have SentencePiece's binary format.
     """
     model = empty_model(f"'{path.name}'")
     import sentencepiece

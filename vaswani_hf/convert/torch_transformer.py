@@ -2,8 +2,8 @@
 
 `torch.nn.Transformer` contains only the encoder layers and decoder layers. The author of a translation model
 implements the embeddings, the positions and the output projection, and chooses the names of their weights.
-The user must write these weight names, the kind of positions and the number of heads into a file, and name
-the file with the option `--config`.
+The user must write the names of the weights, the kind of positions and the number of heads into a file. The
+option `--config` names the file.
 
 Models with a `torch.nn.Transformer` differ from the paper in two points: the attention has biases; a
 LayerNorm follows the last layer of each stack, even in post-norm models. PyTorch stores the projections of
@@ -38,13 +38,15 @@ from .weights import (
 
 _TITLE = "torch.nn.Transformer"
 # The name of a weight that every `torch.nn.Transformer` has. If the `torch.nn.Transformer` is an attribute of
-# a model, the name has a prefix, such as "transformer.".
+# a model, the name of the weight has a prefix, such as "transformer.".
 _FIRST_WEIGHT = re.compile(r"^(.*\.)?decoder\.layers\.0\.multihead_attn\.in_proj_weight$")
 _SINUSOIDAL, _NONE = "sinusoidal", "none"
 
 
 class TorchTransformerFacts(Settings):
-    """Settings of the file `--config`, such as the names of weights outside `torch.nn.Transformer`."""
+    """The settings in the file that `--config` names, such as the names of weights outside
+    `torch.nn.Transformer`.
+    """
 
     nhead: int = Field(ge=1)
     """the number of heads"""

@@ -344,8 +344,8 @@ def _differences(model: VaswaniForSeq2SeqLM, folder: Path) -> list[str]:
     batch = sample_batch(model.config)
     target = batch["decoder_input_ids"]
     ends = torch.tensor(eos_token_ids(model.config))
-    # Replace `</s>` in the target by an ordinary token. After `</s>`, the exported decoder graph generates
-    # only `</s>`, but the original model can generate any token.
+    # Replace each `</s>` in the target with an ordinary token. After `</s>`, the exported decoder graph
+    # generates only `</s>`, but the original model can generate any token.
     target[:, 1:][torch.isin(target[:, 1:], ends)] = _ordinary_token(model.config)
     is_real = batch["decoder_attention_mask"].bool()
     with torch.no_grad():

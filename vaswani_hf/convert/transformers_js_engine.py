@@ -1,5 +1,5 @@
-"""Runs a model that `vaswani export --format transformers_js` has exported. ONNX Runtime computes
-log-probabilities in Python. A Node.js script translates texts.
+"""Runs a model that `vaswani export --format transformers_js` has exported. Python code computes
+log-probabilities with ONNX Runtime. A Node.js script translates texts.
 """
 
 import json

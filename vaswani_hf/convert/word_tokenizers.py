@@ -1,7 +1,7 @@
 """Creates fast tokenizers for texts whose tokens are separated by spaces.
 
 Some libraries expect texts that other programs have already segmented into subwords. The tokenizers in this
-file split such texts at spaces, and join the subwords in translations to words.
+file split a segmented text at spaces, and join the subwords in a translation to words.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -45,8 +45,8 @@ class _Packing(NamedTuple):
 
     # The indices of the sentence pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
-    # For each length bucket, the position of its first pair in `order`. The last element is N. The pairs of a
-    # bucket have equal source lengths and equal target lengths.
+    # For each length bucket, the position of its first pair in `order`. The last element of `bucket_bounds`
+    # is the number of pairs N. The pairs of a bucket have equal source lengths and equal target lengths.
     bucket_bounds: np.ndarray
     # The position in `order` of the first pair of each batch, and N as the last element.
     batch_bounds: np.ndarray
@@ -167,15 +167,16 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # The token budgets of the first `count` batches add up to `total`. If `total` is not divisible by
+        # Divide the token budget `total` among the first `count` batches. If `total` is not divisible by
         # `count`, the last batches get a budget that is larger by one token. If all batches had the smaller
         # budget, some batches could hold fewer pairs, and the pairs could need more batches.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # `total` is the sum of the token budgets of all batches. Find the smallest `total` for which the pairs
-    # fit into `fewest` batches. Use bisection, because a larger `total` never needs more batches.
+    # `total` is the sum of the token budgets of all batches. Find the smallest sum `total` of the token
+    # budgets for which the pairs fit into `fewest` batches. Use bisection, because a larger sum of token
+    # budgets never needs more batches.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -343,10 +344,10 @@ class PairCollator:
     """Pads the pairs of a batch into tensors.
 
     With `encoders`, the collator encodes the text of each pair again in each epoch, for BPE-dropout or
-    augmentation. The random numbers depend only on the seed, the epoch, the pair, and how often the epoch has
-    already contained the pair. Therefore a resumed run and a run with another number of data workers encode
-    the pair in the same way. If the collator encodes the texts again, a batch can exceed its token budget,
-    because the sampler counts the tokens that the corpus stores.
+    augmentation. The random numbers depend only on the seed, the epoch, the pair, and the number of earlier
+    occurrences of the pair in the epoch. Therefore a resumed run and a run with another number of data
+    workers encode the pair in the same way. If the collator encodes the texts again, a batch can exceed its
+    token budget, because the sampler counts the tokens that the corpus stores.
     """
 
     def __init__(
@@ -415,8 +416,8 @@ def cut_into_parts(
     """Divide the sentence pairs of a batch into smaller batches, called parts. Each part has a padded source
     tensor and a padded target tensor, each with at most `positions` elements.
 
-    If the longest sentence of the batch has more than `positions` tokens, each part contains only one
-    sentence pair.
+    If the longest sentence of the batch has more tokens than the limit `positions`, each part contains only
+    one sentence pair.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

@@ -38,8 +38,8 @@ ID_FEATURES = {
 # split the line into fewer than `max_length` tokens.
 CHARACTERS_PER_TOKEN = 16
 
-# The encoder looks up each distinct word once per batch of `_ENCODED_AT_ONCE` pairs. A larger batch needs
-# fewer look-ups of words, but more memory.
+# The encoder encodes `_ENCODED_AT_ONCE` pairs in one batch, and looks up each distinct word of the batch only
+# once. A larger batch needs fewer look-ups of words, but more memory.
 _ENCODED_AT_ONCE = 10_000
 
 
@@ -51,7 +51,7 @@ def character_limit(max_length: int) -> int:
 
 
 def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
-    """Return True if the source or the target of a pair is longer than the limit of `character_limit`."""
+    """Return True if the source or the target of a pair has more characters than `character_limit` allows."""
     return max(len(source), len(target)) > character_limit(max_length)
 
 

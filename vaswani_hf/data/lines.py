@@ -54,7 +54,9 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], option: str, path: str) -> None:
-    """Raise an error if `lines` contain no text. The option `option` names the file `path`."""
+    """Raise an error if `lines` is empty or contains only blank lines. The option `option` names the file
+    `path`.
+    """
     if not any(line.strip() for line in lines):
         state = "has only empty lines" if lines else "is empty"
         raise InvalidValueError(f"`{option}` must hold text, but {path} {state}.")

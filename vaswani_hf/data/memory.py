@@ -65,7 +65,8 @@ class MappedFiles:
     def release(self) -> None:
         """Remove the pages of Arrow files from memory if the pages need more than `_MAX_MAPPED_BYTES`.
 
-        At the next access to a removed page, the operating system reads the page from the file again.
+        If the process later reads a page that was removed from memory, the operating system loads the page
+        from the file again.
         """
         limit = self._shared_bytes_after_release + _MAX_MAPPED_BYTES
         if self._advise is None or _shared_bytes() < limit:

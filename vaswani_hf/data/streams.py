@@ -2,8 +2,8 @@
 is read during the training.
 
 `EndlessStream` reads windows of consecutive sentence pairs. Each window is divided into batches in the same
-way as batching.py divides a corpus. A checkpoint contains the stream position of the current window of
-sentence pairs, so a resumed run continues with exactly the next batch.
+way as batching.py divides a corpus. A checkpoint contains the position in the stream at which the current
+window of sentence pairs begins. Therefore a resumed run continues with exactly the next batch.
 """
 
 from collections.abc import Iterator
@@ -114,9 +114,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
         # Multiply each source length by `target_tokens` and each target length by `source_tokens`, so that
-        # sizes are integers. The size of a sentence pair is the larger of the two products. A full batch has
-        # the size `source_tokens * target_tokens`. With the rounding errors of floating-point sizes, a
-        # resumed run could begin a window of pairs at another stream position than the original run.
+        # sizes are integers. The size of a sentence pair is the larger of its two multiplied lengths. A full
+        # batch has the size `source_tokens * target_tokens`. With the rounding errors of floating-point
+        # sizes, a resumed run could begin a window of pairs at another stream position than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0

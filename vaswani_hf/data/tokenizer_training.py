@@ -4,10 +4,10 @@ tokenizer for each side.
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
 Differs from the paper: the vocabulary contains the 256 bytes and all characters of the training text. Without
-whole characters in the vocabulary, a model could write incomplete characters. Without single bytes, a
-tokenizer could not encode a character that is missing in the training text. A tokenizer is trained on at most
-a million sentence pairs: pairs at regular intervals of a corpus, or the first pairs of a stream. Pairs with
-too many characters (see `has_too_many_characters`) are left out.
+whole characters in the vocabulary, a model could write incomplete characters. Without the 256 bytes in the
+vocabulary, a tokenizer could not encode a character that is missing in the training text. A tokenizer is
+trained on at most a million sentence pairs: pairs at regular intervals of a corpus, or the first pairs of a
+stream. Pairs with too many characters (see `has_too_many_characters`) are left out.
 """
 
 import copy
@@ -97,8 +97,9 @@ def write_tokenizers(
     """Write the source and the target tokenizer of a corpus into `folder`, from the cache if possible. The
     function `train` trains the tokenizers.
 
-    A hash of the corpus files, the settings and `kind` identifies tokenizers in the cache. `kind` contains
-    values that also change the tokenizers but are not settings, such as the name of the task.
+    A hash of the corpus files, the settings and `kind` identifies tokenizers in the cache. The argument
+    `kind` contains further values that affect the tokenizers and are not settings, such as the name of the
+    task.
     """
 
     def train_in(place: Path) -> None:
@@ -247,7 +248,7 @@ def train_tokenizer(
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
     """Add two parts to the tokenizer: the decoder, and the post-processor that adds `<s>` or `</s>`. If
-    `form` has a mask, also add `<mask>`.
+    `form.has_mask` is True, also add the token `<mask>`.
     """
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])

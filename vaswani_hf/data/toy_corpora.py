@@ -45,9 +45,9 @@ TREES_HELD_OUT = 1000
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# The ranges from which each of the two parts of a number is drawn. The parts of 471,005 are 471 (the
-# thousands) and 5 (the remainder below 1000). The first range contains only zero. The other ranges contain
-# the numbers with one, two and three digits.
+# A number consists of two parts. Each part is drawn from one of the ranges in `_RANGES`. The parts of 471,005
+# are 471 (the thousands) and 5 (the remainder below 1000). The first range contains only zero. The second,
+# third and fourth range contain the numbers with one, two and three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -288,9 +288,9 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
 
     A number consists of the thousands and a remainder below 1000. Each of the two parts has 0 to 3 digits,
     which gives 16 combinations of digit counts. All combinations of digit counts are equally probable,
-    because otherwise 90 % of the drawn numbers would have six digits. Only in the split "train" can a number
-    occur again. A number occurs again only after all numbers with the same digit counts (of the thousands and
-    the remainder) have been drawn.
+    because otherwise 90 % of the drawn numbers would have six digits. Only the split "train" can contain a
+    number several times. A number occurs again only after all numbers with the same digit counts (of the
+    thousands and the remainder) have been drawn.
 
     A number is in the same split for every seed. The splits "validation" and "test" have about 5 % of the
     numbers each. The split "train" has all remaining numbers, including all numbers below 100. A larger

@@ -141,7 +141,7 @@ def _is_constituent(symbols: Sequence[str]) -> bool:
 
 
 def tree_from_text(text: str) -> Tree:
-    """Return the only tree of a text, cleaned as in `read_trees`."""
+    """Return the tree of a text that contains exactly one tree, cleaned as in `read_trees`."""
     trees = list(read_trees(text.split("\n"), "the tree"))
     if len(trees) != 1 or not trees[0].words:
         raise ValueError(f"The text must be one tree with a word in it, but is {text!r:.200}.")

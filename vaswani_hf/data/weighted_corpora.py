@@ -1,8 +1,8 @@
 """Chooses the sentence pairs of each epoch from several training corpora with weights (`data.train_weights`).
 
-A place is a position in the list of the sentence pairs of an epoch. The list can contain the same pair at
-several places. In array shapes, N is the number of sentence pairs in all corpora, and P is the number of
-sentence pairs in an epoch, counted with repetitions.
+A place is a position in the list of the sentence pairs of an epoch. The list of an epoch can contain the same
+sentence pair several times. In array shapes, N is the number of sentence pairs in all corpora, and P is the
+number of sentence pairs in an epoch, counted with repetitions.
 """
 
 import numpy as np
@@ -17,10 +17,10 @@ class WeightedPairs:
     A corpus with `n` pairs and the weight `w` fills `m = round(w * n)` places (at least one if `w > 0`) in
     the list of each epoch. For each epoch and each corpus of `n` pairs, `of_epoch` draws a random integer `r`
     from 0 to `n - 1`. The `n` pairs of the corpus are sorted by length. Place `j`, from 0 to `m - 1`,
-    contains the pair with the index `floor((j * n + r) / m)`. Therefore an epoch contains each of the `n`
-    pairs `floor(m / n)` or `ceil(m / n)` times. For each place in the list of an epoch, the sampler uses the
-    largest lengths of all pairs that can fill the place. Therefore the batch sizes (in pairs) do not change
-    from epoch to epoch.
+    contains the pair with the index `floor((j * n + r) / m)`. Therefore each pair of the corpus occurs
+    `floor(m / n)` or `ceil(m / n)` times in an epoch. For a place in an epoch's list, the sampler assumes the
+    longest source and the longest target of all pairs that can fill the place. Therefore the batch sizes (in
+    pairs) do not change from epoch to epoch.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # For each place in an epoch, the maximum source and target lengths (in tokens) of the pairs that can
-        # be at the place.
+        # In each epoch, the sampler draws P pairs. For each of the P draws, `source_lengths` and
+        # `target_lengths` contain the maximum lengths (in tokens) of the pairs that can be drawn.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
@@ -86,8 +86,8 @@ def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # In each epoch, the pair with the number `i` that the sampler draws is one of the pairs `first[i]` to
-    # `last[i]` (inclusive). For each `i`, `np.maximum.reduceat` returns the maximum of `lengths[first[i] :
-    # first[i + 1]]`. The slice does not always contain `lengths[last[i]]`. Therefore take the element-wise
-    # maximum of the result of `reduceat` and `lengths[last]`.
+    # In each epoch, the sampler draws for place `i` one of the pairs `first[i]` to `last[i]` (inclusive). For
+    # each `i`, `np.maximum.reduceat` returns the maximum of `lengths[first[i] : first[i + 1]]`. The slice
+    # `lengths[first[i] : first[i + 1]]` does not always contain `lengths[last[i]]`. Therefore take the
+    # element-wise maximum of the result of `reduceat` and `lengths[last]`.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

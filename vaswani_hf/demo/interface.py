@@ -69,7 +69,7 @@ class Direction:
 def launch(directions: Sequence[Direction], title: str, **options: Any) -> Any:
     """Start the page. `options` are arguments of `gradio.Blocks.launch`."""
     theme = gr.themes.Default(primary_hue="blue", font=FONTS, font_mono=MONOSPACE_FONTS).set(
-        # Use a dark blue for the button, because its white text is hard to read on the default colors.
+        # Use a dark blue for the button, because white text is hard to read on the default color of buttons.
         button_primary_background_fill="*primary_600",
         button_primary_background_fill_dark="*primary_600",
     )

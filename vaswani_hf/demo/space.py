@@ -39,7 +39,7 @@ _APP_FILE = "app.py"
 _VIEW = "attention_view"
 _VIEW_FILES = ("__init__.py", "explain.py", "explanation.py", "page.py", "recording.py")
 # Names and patterns of files that a push deletes from an existing Space if the push does not write a new file
-# with the same name. Therefore, if the SDK of a Space changes, the files of the old SDK are deleted.
+# with the same name. For example, a push deletes the files of the old SDK if the SDK of a Space changes.
 _REPLACED = (_APP_FILE, _INTERFACE_FILE, REQUIREMENTS_FILE, f"{_VIEW}/*", PAGE_FILE, MODULE_FILE)
 _ABOUT_GRADIO = "`{app}` runs the code of the model's repository at the commit `{commit}`."
 _ABOUT_STATIC = "The model runs in the browser, with weights in int8. The page needs no server."

@@ -126,7 +126,8 @@ def exact_match_by(
     groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> dict[Any, dict[str, float]]:
     """For each group of predictions, return the exact match (percent) and the number of sentences.
-    `groups[i]` is the group of prediction i, such as the number of digits of the source number.
+    `groups[i]` is the group of prediction i. For example, the group is the number of digits if the source is
+    a number.
     """
     results = {}
     for group in sorted(set(groups)):
@@ -138,10 +139,10 @@ def exact_match_by(
 
 
 def scoring_of_recipes(given: Collection[str], sections: Mapping[str, EvaluationSettings]) -> dict[str, Any]:
-    """Return the values of `tokenize` and `lowercase` in the recipes. Leave out an option if `given` contains
-    its name. Raise an error if an option outside of `given` has different values in two recipes. All systems
-    must be scored with the same options. `sections` maps the name of each checkpoint to the section
-    `evaluation` of its recipe.
+    """Return the values of `tokenize` and `lowercase` in the recipes. The result contains no option whose
+    name is in `given`. Raise an error if an option outside of `given` has different values in two recipes.
+    All systems must be scored with the same options. `sections` maps the name of each checkpoint to the
+    section `evaluation` of its recipe.
     """
     scoring = {}
     for key in RECIPE_KEYS:

@@ -21,10 +21,10 @@ RESAMPLES = 1000
 TRIALS = 10_000
 # A p-value needs at least this number of differing translations, and a confidence interval at least this
 # number of sentences. If m translations of two systems differ, the randomization test has 2^m ways to swap
-# translations. Two of the 2^m ways always give a difference of the observed size: to swap no translation, and
-# to swap all translations. Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10. If
-# only one translation differs, the correct p-value is 1, but sacreBLEU computes 0.0001. The reason is that
-# sacreBLEU counts only differences that are larger than the observed difference.
+# translations. Two of the 2^m ways to swap translations always give a difference of the observed size: to
+# swap no translation, and to swap all. Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m
+# = 10. If only one translation differs, the correct p-value is 1, but sacreBLEU computes 0.0001. The reason
+# is that sacreBLEU counts only differences that are larger than the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -69,8 +69,8 @@ class SystemRow(Record):
 
     Attributes:
         differing_sentences: The number of translations that differ from the translations of the baseline
-            system. Not set in the rows of a `LengthBucket`.
-        comet: Not set if COMET is not computed.
+            system. Not set if the scores are for one length bucket.
+        comet: The COMET score; None if COMET is not computed.
     """
 
     system: str
@@ -81,7 +81,9 @@ class SystemRow(Record):
 
 
 class LengthBucket(Record):
-    """The scores on the sentences with similar source lengths. `words` is a range such as "11-20"."""
+    """The scores on the sentences with similar source lengths. `words` is the range of the source lengths in
+    words, such as "11-20".
+    """
 
     words: str
     sentences: int
@@ -242,7 +244,9 @@ def _entries(values: Sequence[Any], indices: Iterable[int]) -> list[Any]:
 def _tested_scores(
     metric: Any, systems: Systems, references: Sequence[str], differing: Mapping[str, int]
 ) -> tuple[str, dict[str, Score]]:
-    """Compute the scores of one metric on all sentences, with p-values. Also return the signature."""
+    """For one metric, compute the score and the p-values of each system on the whole test set. Also return
+    the signature.
+    """
     signature, bootstrap = _test("bs", RESAMPLES, systems, references, metric)
     baseline, *others = systems
     testable = [name for name in others if differing[name] >= FEWEST_SENTENCES]
@@ -416,8 +420,8 @@ def _draw_system(axes: Any, groups: Sequence[LengthBucket], number: int) -> None
     width = 0.8 / len(systems)
     places = [place + (number - (len(systems) - 1) / 2) * width for place in range(len(groups))]
     scores = [group.systems[number].bleu for group in groups]
-    # matplotlib reads a dollar sign as the start of a formula, and hides a label that begins with an
-    # underscore. Therefore the label escapes dollar signs, and begins with a zero-width space.
+    # matplotlib reads a dollar sign as the start of a formula, so the label escapes dollar signs. matplotlib
+    # hides a label that begins with an underscore, so the label begins with a zero-width space.
     label = f"\u200b{systems[number].system}".replace("$", r"\$") + (_BASELINE if number == 0 else "")
     axes.bar(places, [score.score for score in scores], 0.92 * width, label=label, color=COLORS[number])
     for place, score in zip(places, scores, strict=True):

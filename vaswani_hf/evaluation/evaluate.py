@@ -138,7 +138,7 @@ def translate_and_measure(
     tokens_per_batch: int = 4096,
     **options: Any,
 ) -> tuple[list[str], Measurements]:
-    """Return the translations of a test set, and the measurements."""
+    """Return the translations of a test set, and `Measurements` such as the perplexity and the speed."""
     if len(sources) != len(references):
         raise ValueError(
             f"There must be one reference per source sentence, but there are {len(sources)} sources and "

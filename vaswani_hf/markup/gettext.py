@@ -14,8 +14,8 @@ _LINE = re.compile(
     r"\s*(?:#.*|(?:(?P<keyword>(?P<kind>msgctxt|msgid(?:_plural)?|msgstr)(?:(?<=msgstr)\[\d+\])?)\s*)?"
     r'"(?P<string>(?:[^"\\]|\\.)*)"\s*)?'
 )
-# Maps each kind of field to the kinds of fields that can come directly before the field. The kind "" stands
-# for the start of the catalogue.
+# Maps each kind of field in a gettext catalogue, such as "msgid", to the kinds that the previous field can
+# have. The kind "" stands for the start of the catalogue.
 _PREVIOUS = {
     "msgctxt": ("", "msgstr"),
     "msgid": ("", "msgstr", "msgctxt"),

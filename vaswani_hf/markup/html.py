@@ -54,9 +54,9 @@ class _Reader(HTMLParser):
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         # The tags, texts and comments: tuples (offset in the document, kind, name of the tag).
         self._events: list[tuple[int, str, str]] = []
-        # Each key is the index of an opening tag in `_events`. True means that the element is not translated.
-        # False means that the element has `translate="yes"`. If an element inherits the setting `translate`
-        # of its parent, the dict has no entry for the element.
+        # Each key is the index of an opening tag in `_events`. The value is True if the element is not
+        # translated, and False if the element has `translate="yes"`. If an element inherits the setting
+        # `translate` of its parent, the dict has no entry for the element.
         self.is_kept: dict[int, bool] = {}
         # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
         self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), text))
@@ -212,7 +212,7 @@ def keeps_content(tag: str) -> bool:
 
 def text_of_code(name: str, raw: str) -> str:
     """Return the text of an inline code element if the text is one word, so that the model can copy the word
-    into the translation. Otherwise, return an empty text.
+    into the translation. For all other elements, return an empty text.
     """
     match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
     return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
@@ -273,8 +273,7 @@ def divide_outer_space(pieces: Sequence[Piece]) -> tuple[str, list[Piece], str]:
 
 def _visible_range(raw: str) -> tuple[int, int]:
     """Return the offset of the first visible character (not white space) in a text, and the offset after the
-    last visible character. If all characters are white space, the first offset is the length of the text, and
-    the second offset is 0.
+    last visible character. If all characters are white space, return the length of the text, and 0.
     """
     characters = re.finditer(rf"{_REFERENCE.pattern}|.", raw, flags=re.DOTALL)
     visible = [match.span() for match in characters if not unescape(match[0]).isspace()]

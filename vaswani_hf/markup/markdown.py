@@ -137,8 +137,8 @@ def _edits_of_html_block(token: Any, lines: Sequence[str], translate: TranslateS
 
 
 def _edit_of_block(block: _Block, lines: Sequence[str], translation: str) -> _Edit:
-    """Replace a block by its translation. All lines of the translation except the first begin with the prefix
-    of the block's second line, such as the `>` of a quotation.
+    """Replace a block by its translation. From its second line on, the translation repeats the prefix of the
+    block's second line, such as the `>` of a quotation.
     """
     (line, start, end), *others = block.place
     prefix = lines[others[0][0]][: others[0][1]] if others else ""
@@ -432,7 +432,8 @@ def _has_equal_markup(parser: Any, source: str, translation: str, definitions: d
     if _structure(parser, translation, definitions) != _structure(parser, source, definitions):
         # For example, `**` before a space does not begin bold text.
         return False
-    # For example, the translation is empty, or begins a code block with `~~~~`.
+    # The translation is not always one paragraph: for example, the translation can be empty, or begin a code
+    # block with `~~~~`.
     return [block.type for block in parser.parse(translation)] == _PARAGRAPH
 
 

@@ -5,8 +5,8 @@ Each sentence of a passage is translated without its tags. The word alignment de
 tags in the translation (see projection.py). Usually, the model translates a sentence together with its
 unchangeable parts (atoms). If the translation contains an unchangeable part more often or less often than the
 source, the unchangeable parts are removed from the source sentence. Then the model translates the source
-sentence again. In the second translation, the word alignment also determines the positions of the
-unchangeable parts.
+sentence again. After the translation without unchangeable parts, the word alignment also determines the
+positions of the unchangeable parts.
 """
 
 import re
@@ -88,7 +88,7 @@ class _Sentence:
         receives an empty text for each unchangeable part.
         """
         texts: list[str] = []
-        # True if an unchangeable part was removed between the previous text and the current piece.
+        # True if an unchangeable part was removed after the last non-empty text in `texts`.
         is_after_removed = False
         for piece in self.pieces:
             is_removed = piece.kind == "atom" and not self.has_atoms
@@ -327,8 +327,8 @@ class _SourceBuilder:
         self._word = -1
         # The white space before the next unit.
         self._space = " "
-        # The character of the source before the next piece; "X" if the next piece follows an unchangeable
-        # part.
+        # The last character of the source text before the next piece; "X" if the next piece follows an
+        # unchangeable part.
         self._before = ""
         # The nodes whose field `after` is not yet known, because the next character has not been read.
         self._last_nodes: list[Node] = []
@@ -510,7 +510,7 @@ def _words_of(text: str, pattern: re.Pattern[str]) -> Iterator[list[_Part]]:
 
 
 def _pattern_of(atoms: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that matches the texts `atoms` and all placeholders."""
+    """Return a regular expression that matches each text in `atoms` and each placeholder."""
     literals = sorted(map(re.escape, atoms), key=len, reverse=True)
     return re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)
 

@@ -60,7 +60,7 @@ class Node:
             `source_start` is the index of the first source unit after the opening tag.
         source_end (int): For a pair of tags, the index of the first source unit after the closing tag.
         start (int): The index of the first translation unit after the node. For a pair of tags, `start` is
-            the index of the first unit after the opening tag.
+            the index of the first translation unit after the opening tag.
         end (int): For a pair of tags, the index of the first unit of the translation after the closing tag;
             otherwise equal to `start`.
         children (list): The nodes between the two tags of a pair, in the order of the source.
@@ -180,9 +180,9 @@ def _aligned_range(
     target: Sequence[Unit],
     free: Sequence[bool],
 ) -> tuple[int, int] | None:
-    """Return the range of target units that corresponds to the source units between a pair of tags. Return
-    None if the text between the tags is aligned with no target word, or only with target words inside other
-    pairs of tags.
+    """Return the range of target units (such as words) that corresponds to the source units between a pair of
+    tags. Return None if the text between the tags is aligned with no target word, or only with target words
+    inside other pairs of tags.
     """
     region = _region(parent, sentence)
     first = max(parent.source_start, sentence.source_start)
@@ -252,9 +252,9 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 def _position(node: Node, parent: Node, aligned: Aligned, sentences: Sequence[Bounds]) -> int:
     """Return the index of the target unit before which `node` is placed.
 
-    The node comes directly after the translation of the preceding source unit. If the preceding source unit
-    has no translation, the node comes directly before the translation of the following source unit. For an
-    opening tag without a closing tag, the source unit after the tag has precedence over the source unit
+    `node` is placed directly after the translation of the source unit before `node`. If the preceding source
+    unit has no translation, the node comes directly before the translation of the following source unit. For
+    an opening tag without a closing tag, the source unit after the tag has precedence over the source unit
     before the tag. If neither the preceding nor the following source unit has a translation, the node has the
     same relative position in the translation as in the source sentence. For example, a node in the middle of
     the sentence stays in the middle.
@@ -362,17 +362,15 @@ class _Writer:
             return self._take_space(node.start), ""
         if node.kind == "close" or (node.kind == "pair" and not node.children):
             return "", ""
-        # From here on, `node` is either an unchangeable part (such as an image), or a pair of tags that
-        # encloses other nodes but no words.
+        # The remaining nodes are unchangeable parts, opening tags without a closing tag, and pairs of tags
+        # that enclose other nodes but no words.
         if parent is not self._root and parent.start == parent.end:
-            # The tags of `parent` enclose no words. Therefore the next word, and the space before the word,
-            # come after the closing tag of the parent. Write a space only if the source text has a space
-            # before the node.
+            # If the tags of `parent` enclose no words, the next word and the space before the word come after
+            # the closing tag of `parent`. Write a space only if the source text has a space before the node.
             is_spaced = node.before.isspace() and node is not parent.children[0]
             return " " if is_spaced else "", ""
         if node.start == 0 and not node.before and self._target and self._target[0].space:
-            # At the beginning of a passage, write the node before the white space that precedes the first
-            # word.
+            # At the beginning of a passage, write the node first, then the white space, then the first word.
             return "", ""
         is_after_unit = self._is_aligned(node.start - 1, node.source_start - 1)
         if node.before.strip() and (is_after_unit or self._is_after_atom(node)):

@@ -7,8 +7,9 @@ from .passages import TranslateSentences
 from .placeholders import PLACEHOLDER
 from .tagged_text import translate_tagged_texts
 
-# Matches a line break inside a sentence. A dash or a musical note in the next line begins a sentence of
-# another person or of a song. A line break after a musical note, or at an empty line, also ends a sentence.
+# Matches a line break inside a sentence. A dash (another speaker) or a musical note (a song) at the start of
+# the next line begins a new sentence. A line break after a musical note, or at an empty line, also ends a
+# sentence.
 _BREAK_IN_SENTENCE = re.compile(r"(?<![\n♪♫])\n(?!\s*[-–—♪♫]|\n)")
 _TIME_STAMPS = re.compile(r"\d *-[ -] *> *\d.*\n?")
 # `\N` is the line break of other formats of subtitles. Players also know `\N` in SubRip files.

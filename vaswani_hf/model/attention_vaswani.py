@@ -124,7 +124,9 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fused_kernel(self) -> bool:
-        """True if a fused kernel can compute softmax(factor * QK^T) in place of `scores` and `weights`."""
+        """True if a fused kernel can compute softmax(factor * QK^T) instead of the methods `scores` and
+        `weights`.
+        """
         return permits_fast_path(self, "scores", "weights")
 
     @property
@@ -361,8 +363,8 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Map the name of each parameter to two numbers: the number of elements per head, and the inverse of
-        the initial variance.
+        """Map the name of each parameter to two numbers: the number of elements per head, and 1 / variance of
+        the initial values.
         """
         raise NotImplementedError
 
@@ -435,8 +437,8 @@ _BUILT_IN = {
 
 
 def register_attention(name: str, attention_class: type[VaswaniAttention]) -> None:
-    """Register a new score function for attention. After the call, the config fields `attention_score` and
-    `cross_attention_score` accept the new name.
+    """Register a new score function for attention. After the call of `register_attention`, the config fields
+    `attention_score` and `cross_attention_score` accept the new name.
 
     A model with the new name in its config uses the class in training and in the search. If the config of a
     checkpoint contains the registered name, the checkpoint also contains the Python file that defines the

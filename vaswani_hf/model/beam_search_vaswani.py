@@ -91,7 +91,7 @@ class SearchTask:
     # The search calls `goes_on(is_over)` before each step, and stops if the result is False. With several
     # processes, the result is True until the searches of all processes are over.
     goes_on: Callable[[bool], bool]
-    # Each call of a logits processor receives `rows_per_sentence` beams of each sentence, and each call of a
+    # Each call of a logits processor receives `rows_per_sentence` beams of each sentence. Each call of a
     # stopping criterion receives `rows_per_sentence` candidates of each sentence. If `rows_per_sentence` is
     # None, each call of a logits processor receives all beams, and each call of a stopping criterion receives
     # all candidates.
@@ -163,11 +163,10 @@ class BeamSearch:
         """Return the default stopping rule.
 
         The rule computes an upper bound for the score of an unfinished translation, and compares the bound
-        with finished translations. If the bound is reliable, the rule compares the bound with the
-        `num_return_sequences` best finished translations. If the bound is unreliable or
-        `transformers_compatible` is true, the rule considers the `num_beams` best finished translations, as
-        in transformers. The upper bound is unreliable with logits processors, or if the stopping rule
-        considers only the current length.
+        with finished translations. Usually, the rule compares the bound with the `num_return_sequences` best
+        finished translations. With an unreliable bound or with `transformers_compatible`, the rule uses the
+        `num_beams` best finished translations, as in transformers. The upper bound is unreliable with logits
+        processors, or if the stopping rule considers only the current length.
         """
         task = self.task
         config = self.config

@@ -52,9 +52,9 @@ class Beams:
     Attributes:
         sentences: The indices of the sentences, [N] int64.
         scores: The summed log-probabilities of the beams, [N, K] float32.
-        paths: The tokens of the beams, [N, K, T, 1] int64. With `transformers_compatible`, the shape is [N,
-            K, T, 2]. For each token, `paths` then contains the token id, and the row index of the beam that
-            the token has extended.
+        paths: The tokens of the beams, [N, K, T, 1] int64. With `transformers_compatible`, the shape of
+            `paths` is [N, K, T, 2]. The last dimension then contains the token id, and the row index of the
+            beam that the token has extended.
         parents: The beam of the previous step that each beam extends, [N, K] int64. The attribute does not
             exist before the first step.
         is_open: True for each sentence that still accepts finished translations, [N] bool.

@@ -57,7 +57,9 @@ class Rule:
     most: float | None = None
 
     def check(self, name: str, value: Any, remedy: str = "") -> None:
-        """Raise an error about `name` if the value is not possible. `remedy` is the end of the message."""
+        """If the rule does not allow `value`, raise an error with `name` in the message. `remedy` is the end
+        of the message.
+        """
         if not self.accepts(value):
             raise InvalidValueError(f"`{name}` must be {self.words}, but is {value!r}{remedy}.")
 

@@ -477,8 +477,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     @output_attentions.setter
     def output_attentions(self, value: bool) -> None:
-        # Do not call the setter in the base class of transformers, because the base class accepts True only
-        # with the attention implementation "eager".
+        # Do not call the setter of `output_attentions` in the base class of transformers, because the base
+        # class accepts True only with the attention implementation "eager".
         self._output_attentions = value
 
     def validate_architecture(self) -> None:
@@ -584,8 +584,8 @@ class VaswaniConfig(PreTrainedConfig):
         """Create a config from a dict, such as the content of `config.json`. Keyword arguments override the
         dict.
 
-        An unknown name in the dict raises an error. If the dict comes from a file that transformers has
-        saved, an unknown name is ignored with a warning.
+        An unknown config field in the dict raises an error. If the dict comes from a file that transformers
+        has saved, an unknown config field is ignored with a warning.
 
         Raises:
             ValueError: If the dict describes another type of model, or a keyword argument looks like a
@@ -609,8 +609,8 @@ class VaswaniConfig(PreTrainedConfig):
         ignored = (
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )
-        # Ignore unknown entries in a file that transformers has written, because other versions of
-        # transformers and other tools add entries.
+        # If transformers has written config.json, ignore unknown entries. Other versions of transformers and
+        # other tools add entries.
         saved_names = config_dict if "transformers_version" in config_dict else ()
         for name, message in _unknown(cls, saved_names).items():
             logger.warning_once(f"{message} The entry is ignored.")
@@ -658,7 +658,9 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def _package_class(self) -> type:
-        """The config class of the package: `type(self)`, or the base class of a user's config class."""
+        """The config class of the package: `type(self)`, or its base class if a user has defined
+        `type(self)`.
+        """
         name = self.auto_classes["AutoConfig"].partition(".")[2]
         return next(kind for kind in type(self).__mro__ if kind.__name__ == name)
 
@@ -749,8 +751,8 @@ _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelFo
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
 # The import statements in `_TRAVELLING_FILES` make transformers copy the imported files of the package into
-# each checkpoint. Real import statements would be circular imports. transformers also finds import statements
-# in a string, because transformers searches the whole text of this file.
+# each checkpoint. Real import statements would be circular imports. Import statements in a string are enough,
+# because transformers searches the whole text of this file.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .pipeline_vaswani import TranslationPipeline

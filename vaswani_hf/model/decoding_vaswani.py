@@ -246,7 +246,9 @@ class AttentionStep:
         mask: torch.Tensor | None,
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
-        """Return the output [N * beams, D] for the states [N * beams, D]. `shape` is (N, beams)."""
+        """Return the output [N * beams, D] of the attention for the input `states` [N * beams, D]. `shape` is
+        (N, beams).
+        """
         query = self.q_proj(states).view(*shape, -1, self.d_k).transpose(1, 2)  # [N, H, beams, d_k]
         if self.is_cross:
             layer = self.source_layers[self.layer_idx]
@@ -287,7 +289,9 @@ class DecoderLayerStep:
         source_mask: torch.Tensor | None,
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
-        """Return the output [N * beams, D] for the states [N * beams, D]. `shape` is (N, beams)."""
+        """Return the output [N * beams, D] of the layer for the input `states` [N * beams, D]. `shape` is
+        (N, beams).
+        """
         if self.pre_norm:
             states = self.self_attn(self.self_attn_layer_norm(states), shape, mask).add_(states)
             if self.encoder_attn is not None:
@@ -469,8 +473,9 @@ class RowDecoder:
         # True if the beams of a sentence share a row of the encoder's output.
         self.shares_sources = False
         if self.is_pair:
-            # The beams of a sentence cannot share a row of the encoder's output in two cases: if the model is
-            # from another library, or if the caller of `generate` passes a filled cache.
+            # A model of another library needs one row of the encoder's output for each beam. If the caller of
+            # `generate` passes a cache that contains tokens, each beam also needs its own row of the
+            # encoder's output.
             cache = model_kwargs.get(CACHE_NAME)
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
@@ -501,8 +506,8 @@ class RowDecoder:
         outputs = self.forward(**inputs, return_dict=True)
         if self.recorder is not None:
             attention = self._attention_of_call()
-            # Without a cache, each call of the model reads all tokens again, so `attention` is the sum over
-            # all target tokens.
+            # Without a cache, each call of the model computes the attention weights of all target tokens
+            # again. Then `attention` is already the sum of the weights over all target tokens.
             self.coverage = gather_beams(self.coverage, parents) + attention if use_cache else attention
         return self._logits_of_call(outputs)
 

@@ -53,7 +53,9 @@ class Registry:
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
-        """Register `kind`, a subclass of `base`. A reloaded class can be registered again."""
+        """Register the class `kind`, a subclass of `base`, with the name `name`. A reloaded class can be
+        registered again.
+        """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidValueError(
                 f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another "

@@ -73,7 +73,8 @@ _INPUTS_OF_BEAMS = {
     CACHE_NAME,
     "use_cache",
 }
-# The parameters of `GenerationMixin.generate` that are neither settings nor inputs of the model.
+# The names of the parameters of `GenerationMixin.generate`, such as `streamer`. Search settings, such as
+# `num_beams`, are not in the signature.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
@@ -492,8 +493,9 @@ class SharedEncoderOutput(BaseModelOutput):
 
 @dataclass
 class SearchMethod:
-    """Runs the search of this package as the `custom_generate` function of transformers. Before the call,
-    transformers repeats the prompts for all beams, and creates the logits processors and stopping criteria.
+    """Runs the search of this package as the `custom_generate` function of transformers. Before transformers
+    calls the `SearchMethod`, transformers repeats the prompts for all beams, and creates the logits
+    processors and stopping criteria.
     """
 
     source: torch.Tensor | None

@@ -6,10 +6,10 @@ translation must contain the matching words of the source text unchanged.
 
 A term matches regardless of upper and lower case. A term also matches inflected words: "house" matches
 "houses", and "city" matches "cities". An inflected word must share at least the first three letters with the
-term. After the shared letters, the word and the term can have different endings, if `_ENDINGS` contains both
-endings. If several terms match the same words of a text, the term with the most words is used. If several
-such terms are equally long, a term that equals the words of the text is used before a term that matches
-inflected words. Upper and lower case make no difference.
+term. The ending of the word can differ from the ending of the term if `_ENDINGS` contains both endings. If
+several terms match the same words of a text, the term with the most words is used. Among matching terms with
+the same number of words, an exact match is used before a match of inflected words. Upper and lower case make
+no difference.
 
 This file is saved with every checkpoint because the translator reads glossaries with this file.
 """

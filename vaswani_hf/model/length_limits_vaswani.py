@@ -37,11 +37,11 @@ def max_new_tokens_of(
 ) -> int:
     """Return the maximum number of new tokens in the translation of a source with `source_length` tokens.
 
-    If a config sets `max_new_tokens` and `max_length`, `max_new_tokens` applies. In all other cases the
-    smallest limit applies.
+    If a config sets `max_new_tokens`, its `max_length` is ignored. The smallest of the remaining limits
+    applies.
 
     Args:
-        config: Contains the settings in `LENGTH_SETTINGS`.
+        config: An object with the attributes in `LENGTH_SETTINGS`, such as a generation config.
         source_length: The number of source tokens, including `</s>`.
         prompt_length: The number of tokens in the decoder's prompt: the start token and the target prefix.
             `max_length` counts the prompt.

@@ -42,8 +42,8 @@ def results_of_lines(
 def _find_or_bisect(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
-    """Yield the results of `find`. If `find` raises an error, call `find` with each half of the lines, down
-    to single lines.
+    """Yield the results that the function `find` returns for `lines`. If `find` raises an error, call `find`
+    with each half of the lines, down to single lines.
     """
     try:
         found = find([line for _, line in lines]) if lines else []

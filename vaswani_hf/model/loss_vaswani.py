@@ -84,7 +84,8 @@ def smoothed_cross_entropy(
     form: str,
     excluded: int | None = None,
 ) -> torch.Tensor:
-    """Compute the loss of `chunked_cross_entropy` (float32 scalar, nats per token) from logits [..., V].
+    """Compute the same loss as `chunked_cross_entropy` (float32 scalar, nats per token), but from logits
+    [..., V].
 
     The caller must have set the logit of the class `excluded` to `EXCLUDED_LOGIT`.
     """

@@ -173,7 +173,7 @@ def _self_attention_mask(
         return window_mask(attention, inputs_embeds, attention_mask, cache, is_recorded)
     if has_window and has_gaps(attention_mask):
         # If padding lies between tokens, create an additive mask instead of a mask for flex attention. A mask
-        # for flex attention would compare indices in the padded row instead of positions of tokens.
+        # for flex attention would also count the padding in the distance between two tokens.
         mask = window_mask(attention, inputs_embeds, attention_mask, cache, is_recorded)
         return additive_mask(mask, inputs_embeds.dtype)
     allowed = attention.local_mask
@@ -211,7 +211,7 @@ def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | No
     """Return the attention mask [B, S] bool for `input_ids` [B, S]. The mask is False for padding.
 
     Set `shared_with="end"` if `<pad>` and `</s>` have the same id: the first `<pad>` after a token then
-    counts as `</s>`. Set `shared_with="start"` if `<pad>` and the start token have the same id: the last
+    counts as `</s>`. Set `shared_with="start"` if `<pad>` and the start token have the same id. The last
     `<pad>` before the text then counts as the start token.
     """
     mask = input_ids != pad_token_id
@@ -397,10 +397,10 @@ def _visible_pairs(
 def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
-    If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token, all
-    layers cache all tokens. A cache of only the last r tokens would contain padding in place of real tokens.
-    With flex attention, all layers cache all tokens, because flex attention needs the same number of keys in
-    all layers.
+    If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token,
+    even layers with a window cache all tokens. A cache of only the last r tokens would contain padding in
+    place of real tokens. With flex attention, all layers cache all tokens, because flex attention needs the
+    same number of keys in all layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)

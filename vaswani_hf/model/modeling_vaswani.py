@@ -138,13 +138,14 @@ _BUILT_IN_POSITIONS = {
 
 
 def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> None:
-    """Register a new position encoding. After the call, the config field `position_embedding` accepts the new
-    name.
+    """Register a new position encoding. After the registration, the config field `position_embedding` accepts
+    the new name.
 
     If the config of a model has `position_embedding=name`, the model uses `encoding_class` in training and in
     the search. A checkpoint of a model with the new position encoding contains the Python file that defines
-    `encoding_class`. To load such a checkpoint, call `register_position_encoding` first, or pass
-    `trust_remote_code=True` in a Python process that has not imported the package.
+    `encoding_class`. To load a checkpoint with a registered position encoding, call
+    `register_position_encoding` first. In a Python process that has not imported the package, you can pass
+    `trust_remote_code=True` instead.
 
     Args:
         name (str): The name of the position encoding in configs. The name must not be the name of a built-in
@@ -474,9 +475,9 @@ class VaswaniDecoder(VaswaniStack):
     ) -> DecoderOutput:
         """Decode target tokens to `last_hidden_state` [B, T, D].
 
-        For example, `input_ids` is the argument `decoder_input_ids` of `VaswaniForSeq2SeqLM.forward`. The
-        decoder also receives the encoder's output [B, S, D], and the mask of this output. If the cache is
-        empty and no mask is given, `<pad>` before the first token is hidden.
+        The argument `input_ids` is called `decoder_input_ids` in `VaswaniForSeq2SeqLM.forward`. The decoder
+        also receives the encoder's output [B, S, D], and the mask of this output. If the cache is empty and
+        no mask is given, `<pad>` before the first token is hidden.
         """
         # transformers 5.24 renamed the argument `past_key_values` to `cache`. All models pass both `cache`
         # and `past_key_values` to the decoder.
@@ -563,8 +564,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
     def state_dict(self, *args, prefix: str = "", **kwargs):
         state = super().state_dict(*args, prefix=prefix, **kwargs)
         if self.config.share_encoder_decoder_embeddings and is_fsdp_managed_module(self.shared):
-            # Store the shared embedding only under the name `shared`, because PyTorch cannot load a sharded
-            # module under a second name.
+            # Store the shared embedding only under the name `shared`, because PyTorch cannot load one sharded
+            # module under two names.
             for stack in ("encoder", "decoder"):
                 state.pop(f"{prefix}{stack}.embed_tokens.weight", None)
         return state
@@ -692,8 +693,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         if self._padding_is_end():
             return None
         if self.config.zero_start_embedding:
-            # Exclude `<pad>` from the predicted classes even with label smoothing, so that the embedding of
-            # `<pad>` stays zero.
+            # Exclude `<pad>` from the predicted classes with and without label smoothing, so that the
+            # embedding of `<pad>` stays zero.
             return self.config.pad_token_id
         # Do not exclude the class `<pad>` from a label-smoothed loss, because label smoothing gives `<pad>` a
         # target probability above 0. In training mode without labels, keep the logit of `<pad>`, because the
@@ -805,8 +806,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             input_ids (torch.Tensor, optional): Source tokens [B, S] int64.
             attention_mask (torch.Tensor, optional): The mask [B, S] of the source, 1 for visible tokens. By
                 default all source tokens except `<pad>` are visible.
-            decoder_input_ids (torch.Tensor, optional): Target tokens [B, T] int64. The default is the start
-                token, followed by all labels except the last label.
+            decoder_input_ids (torch.Tensor, optional): Target tokens [B, T] int64. By default,
+                `decoder_input_ids` is the start token, followed by all labels except the last label.
             decoder_attention_mask (torch.Tensor, optional): The mask [B, T + cached tokens] of the target, 1
                 for visible tokens.
             encoder_outputs (tuple or BaseModelOutput, optional): The output of the encoder, in place of

@@ -49,7 +49,7 @@ def search_again(
 ) -> BeamSearch:
     """Run grid beam search for the sentences whose translations lack a required phrase. Return a `BeamSearch`
     with the results of all sentences. If the translations of a sentence already contain all its phrases, the
-    results of the sentence are the results of `search`.
+    sentence has the same results as in the beam search `search`.
 
     `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
     no translation with all phrases of a sentence, `search_again` tries the phrases one after another.
@@ -62,7 +62,8 @@ def search_again(
             f"{len(task.prompt)} sentences."
         )
     found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
-    # For each sentence with a missing phrase, maps the index of the sentence to its required phrases.
+    # Maps the index of a sentence to its required phrases. Contains only sentences with a translation that
+    # lacks a required phrase.
     wanted: dict[int, list[Sequence[int]]] = {}
     for sentence, phrases in enumerate(must_contain):
         results = found[sentence]
@@ -86,8 +87,8 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """Run grid beam search for the sentences in `wanted`. Sentences that are not in `wanted` keep the results
-    of `search`.
+    """Run grid beam search for the sentences in `wanted`. A sentence that is not in `wanted` has the same
+    results as in the beam search `search`.
     """
     num_sentences = len(task.prompt)
     device = task.prompt.device
@@ -167,7 +168,7 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 
 class PhraseStopping(EarlyStopping):
     """The stopping rule of grid beam search. Beams that lack the same number of phrase tokens form a group.
-    `config.num_beams` is the size of a group.
+    Each group of beams contains at most `config.num_beams` beams.
     """
 
     def __init__(
@@ -320,7 +321,9 @@ class PhraseTables:
         self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
     def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
-        """Return the tensor `matches` [B, 1, F, L + 1] of the phrase tokens that the prompts [B, P] contain."""
+        """Compare the phrases with the prompts [B, P], and return the result as the tensor `matches` [B, 1,
+        F, L + 1].
+        """
         sentences = torch.arange(len(prompts), device=prompts.device)
         matches = torch.zeros_like(self.is_whole).unsqueeze(1)
         matches[..., 0] = True
@@ -330,7 +333,7 @@ class PhraseTables:
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the new `matches` [N, K, O, F, L + 1] of each beam after each possible next token in
-        `tokens` [N, K, O]. The argument `matches` [N, K, F, L + 1] contains the matches before the next
+        `tokens` [N, K, O]. The argument `matches` [N, K, F, L + 1] describes the beams without the next
         token.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]

@@ -65,9 +65,8 @@ def _check_phrase(phrase: Any, sentence: int, config: GenerationConfig, num_clas
     tokens = phrase if isinstance(phrase, (list, tuple)) else []
     if not tokens or not has_ordinary_tokens(tokens, config, num_classes):
         raise InvalidValueError(
-            "`must_contain` must have for each sentence a list of phrases, and each phrase must be a list of "
-            f"one or more ids of ordinary target tokens, but has the phrase {phrase!r} for sentence "
-            f"{sentence}."
+            "A phrase of `must_contain` must be a list of one or more ids of ordinary target tokens, but is "
+            f"{phrase!r} for sentence {sentence}."
         )
     reason = forbidden_tokens(tokens, config)
     ngram = repeated_ngram(tokens, config.no_repeat_ngram_size)
@@ -84,7 +83,9 @@ def has_ordinary_tokens(phrase: Sequence[Any], config: GenerationConfig, num_cla
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """If a setting forbids one of the tokens, return a message that names the setting. Otherwise return None."""
+    """If a setting forbids a token or a sequence in `token_ids`, return a message that names the setting.
+    Otherwise return None.
+    """
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -108,7 +109,7 @@ def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | No
 
 
 def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
-    """Return True if the tokens of `phrase` follow each other in `tokens`."""
+    """Return True if `tokens` contains the tokens of `phrase` in the same order and without gaps."""
     starts = range(len(tokens) - len(phrase) + 1)
     return any([*tokens[start : start + len(phrase)]] == [*phrase] for start in starts)
 
@@ -119,9 +120,9 @@ def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
 
 
 def fit_phrases(phrases: list[Sequence[int]], prompt: list[int], capacity: int) -> list[Sequence[int]] | None:
-    """If `capacity` new tokens after the prompt are enough for all phrases, return the phrases. If the
-    phrases do not fit, return one sequence in which the phrases overlap. If this sequence is also too long,
-    return None.
+    """Return the phrases if all phrases fit into the `capacity` tokens that can follow the prompt. If the
+    phrases do not fit, return one sequence in which the phrases overlap. If the sequence of overlapping
+    phrases is also too long, return None.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:

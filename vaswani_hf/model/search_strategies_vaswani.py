@@ -209,8 +209,8 @@ class PenaltyScorer(Scorer):
 
 def penalized_score(log_prob: Any, length: Any, coverage: Any, config: Any) -> Any:
     """Return the score of a translation (Wu et al. 2016, Equation 14). The score is the summed
-    log-probability divided by the length penalty, plus the coverage term times `coverage_penalty`. `Scorer`
-    explains the arguments, which are tensors or numbers.
+    log-probability divided by the length penalty, plus the coverage term times `coverage_penalty`. The
+    arguments `log_prob`, `length` and `coverage` are tensors or numbers; see `Scorer`.
     """
     score = log_prob / length_penalty(length, config)
     return score if coverage is None else score + config.coverage_penalty * coverage

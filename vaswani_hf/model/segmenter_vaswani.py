@@ -94,8 +94,8 @@ class Segmenter:
         return Layout(pieces, between)
 
     def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """Split a text into N parts that are translated separately. Return the parts, and the N + 1
-        separators before, between and after the parts. A separator is text that is not translated: white
+        """Split a text into N parts that are translated separately. Return the N parts and N + 1 separators:
+        the texts before, between and after the parts. A separator is text that is not translated: white
         space, and sentences that are copied.
         """
         stripped = request.text.strip()

@@ -82,9 +82,9 @@ _CLOSING = "\"'”’“‘»«›‹)\\]}"
 WIDE_CLOSING = "」』”’）)】》〉\"'"
 WIDE_STOPS = "。！？｡"
 
-# A possible end of a sentence: full stops, then closing quotation marks and brackets, then white space.
-# Chinese and Japanese full stops need no white space. In French a space precedes the closing quotation mark
-# ».
+# A possible end of a sentence: full stops, question marks or exclamation marks, then closing quotation marks
+# and brackets, then white space. Chinese and Japanese full stops need no white space. In French a space
+# precedes the closing quotation mark ».
 CANDIDATE = re.compile(
     rf"(?<![.!?…؟۔।])(?P<stop>[.!?…؟۔।]+)(?P<close>[{_CLOSING}]*(?:[ \u00a0\u202f]»(?=\s))?)(?P<space>\s+)"
     rf"|[{WIDE_STOPS}]+[{WIDE_CLOSING}]*(?P<wide>\s*)"
@@ -188,8 +188,8 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """Return True if a sentence ends at `candidate`. `before` is the text from the beginning of the sentence
-    to `candidate`, and `after` is the rest of the line.
+    """Return True if a sentence ends at `candidate`. `before` is the part of the sentence before the match
+    `candidate`, and `after` is the rest of the line.
     """
     following = after.lstrip(OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
@@ -267,8 +267,8 @@ def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedToke
 
 
 # A byte-level vocabulary writes each byte as one visible character, as GPT-2 does. A byte that is a visible
-# character in Latin-1 is written as this character. Each byte without a visible character is written as a
-# character with a code point of at least U+0100.
+# character in Latin-1 is written as this character. A byte that is no visible character in Latin-1 is written
+# as a character with a code point of at least U+0100.
 _VISIBLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER_BYTES = sorted({*range(256)} - {*_VISIBLE_BYTES})
 _BYTE_OF_CHARACTER = {chr(byte): byte for byte in _VISIBLE_BYTES}
@@ -369,9 +369,9 @@ def is_loop(translation: str, source: str) -> bool:
     """Return True if a translation repeats a word or phrase in direct succession, much more often than the
     source.
 
-    A loop repeats a word at least four times, a phrase at least three times, or a part of a word at least
-    four times with at least twenty characters in total. The number of repeats must be more than twice the
-    largest number of repeats in the source.
+    A loop repeats a word at least four times, or a phrase at least three times. A loop inside a word repeats
+    a part of the word at least four times, with at least twenty characters in total. The number of repeats
+    must be more than twice the largest number of repeats in the source.
     """
     words = [word.casefold().strip(PUNCTUATION) or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)

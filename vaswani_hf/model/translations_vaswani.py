@@ -40,15 +40,16 @@ T = TypeVar("T")
 # is 0.22 for the mean of the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for
 # the mean of all layers. The gold alignment of this measurement contains the word pairs that several
 # statistical word alignment models agree on. Chen et al. 2020 (arXiv 2004.14837) use the attention at the
-# next position, where the target token is the input of the decoder. At the position where the decoder reads
-# the target token, the attention of every layer has an alignment error rate of at least 0.82.
+# next position, where the target token is the input of the decoder. At the position whose input is the target
+# token, the attention of every layer has an alignment error rate of at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 
 @dataclass(frozen=True)
 class Word:
     """A word of a translation, with its confidence: the product of the probabilities of the word's tokens. In
-    this product, a token that the search did not choose (a forced token) has the probability 1.
+    the product of the probabilities, a token that the search did not choose (a forced token) has the
+    probability 1.
 
     The product, the minimum and the geometric mean were compared on Multi30k as predictors of whether the
     reference contains the word: their AUC is 0.787, 0.785 and 0.782.
@@ -66,8 +67,8 @@ class Translation:
     Attributes:
         text (str): The translation.
         score (float): The score of beam search: the summed log-probability divided by the length penalty,
-            plus the coverage penalty times its weight. If a text is translated in parts, the score is the sum
-            of the scores of the parts.
+            plus the coverage term times `coverage_penalty`. If a text is translated in parts, the score is
+            the sum of the scores of the parts.
         log_prob (float): The sum of `token_log_probs` (nats).
         confidence (float): The geometric mean of the token probabilities.
         tokens (list): The texts (str) of the tokens that the search chose, including `</s>`, but without

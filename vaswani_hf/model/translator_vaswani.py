@@ -151,10 +151,9 @@ class BaseTranslator:
             lines (Iterable): Texts. `translate` reads `window` texts at a time.
             target_prefixes (Iterable, optional): For each line, the text with which the translation must
                 begin, or None.
-            must_contain (Iterable, optional): For each line, a list of phrases that the translation must
-                contain, or None. If the search finds no translation with all phrases, the translation
-                contains as many phrases as possible. A warning and `Translation.unmet_phrases` name the
-                missing phrases.
+            must_contain (Iterable, optional): For each line, None or a list of phrases that the translation
+                must contain. If the search finds no translation with all phrases, the translation contains as
+                many phrases as possible. A warning and `Translation.unmet_phrases` name the missing phrases.
             **options: Fields of `TranslationOptions`. All other options are passed to `generate`.
 
         Returns:

@@ -18,7 +18,7 @@ from .entries import Schedule
 
 
 class PaperSettings(Settings):
-    """The recipe key of the paper's schedule (Section 5.3)."""
+    """The recipe key `learning_rate_factor`, which only the paper's schedule (Section 5.3) has."""
 
     learning_rate_factor: float = recipe_key(1.0, ge=0)
     """A factor that multiplies all learning rates of the schedule "paper". Apart from this factor, the

@@ -44,7 +44,7 @@ class TrainingSettings(_EntryKeys):
 
     The keys of an optimizer, schedule or regulariser have no meaning if the recipe does not select the
     optimizer, schedule or regulariser. Therefore only the code of an optimizer, schedule or regulariser is
-    permitted to read its keys.
+    permitted to read its own keys.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -92,7 +92,7 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> Bracke
 
 def _punctuation_of(tree: Tree) -> list[bool]:
     """For each word, return True if the word is punctuation. A word is punctuation if its tag is in
-    `PUNCTUATION`. If a word has no tag, the word itself must be in `PUNCTUATION`.
+    `PUNCTUATION`. A word without a tag is punctuation if the word itself is in `PUNCTUATION`.
     """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]

@@ -178,7 +178,7 @@ def draw_two_heads(
 
 
 def _weights(model: Any, tokens: Tokens) -> torch.Tensor:
-    """Return the weights between the words of one sentence [N, H, W, W]."""
+    """Return the attention weights [N, H, W, W] between the words of one sentence."""
     ((_, weights),) = encoder_weights(model, [tokens])
     return weights
 

@@ -48,8 +48,8 @@ class Statistics:
     # For each sentence, a tensor [layers, heads, heads]: the total variation distance between the attention
     # weights of two heads of a layer, as the mean over the query words of the sentence.
     distances: dict[int, torch.Tensor] = field(default_factory=dict)
-    # For each sentence, a tensor [layers, heads, heads] with an entry for each pair of heads in a layer: the
-    # share (0 to 1) of query words for which the most attended key word differs between the two heads.
+    # For each sentence, a tensor [layers, heads, heads] with a value for each pair of heads in a layer. The
+    # value is the share (0 to 1) of query words whose most attended key word differs between the two heads.
     disagreements: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
@@ -94,7 +94,7 @@ def encoder_weights(model: Any, sentences: Sequence[Tokens]) -> Iterator[tuple[i
 
 
 def measure(model: Any, sentences: Sequence[Tokens], relations: Sequence[Relation]) -> Statistics:
-    """Compute the statistics of all heads of the encoder on sentences."""
+    """Measure the attention weights of all encoder heads on `sentences`."""
     statistics = Statistics([[] for _ in relations])
     for index, weights in encoder_weights(model, sentences):
         for relation, found in zip(relations, statistics.occurrences, strict=True):

@@ -129,8 +129,8 @@ class Relation:
     """A rule that finds pairs of related words.
 
     `partners` maps each word, such as a verb, to its possible partners, such as complements, in lower case.
-    The partner of a word is the nearest word from `partners[word]` at a distance of at least `least_distance`
-    words. If `is_earlier` is True, the partner comes before the word in the sentence, otherwise after the
+    Each word is paired with the nearest word from `partners[word]` that is at least `least_distance` words
+    away. If `is_earlier` is True, the partner comes before the word in the sentence, otherwise after the
     word.
     """
 
@@ -153,8 +153,8 @@ class Relation:
 
 
 def default_verbs(language: str) -> dict[str, frozenset[str]] | None:
-    """Return the possible complements of each verb of a language. Return None if the language has no word
-    list.
+    """Return the words that each verb of a language can have as a complement, such as "shirt" for "wears".
+    Return None if the language has no word list.
     """
     return _by_word(_VERBS[language]) if language in _VERBS else None
 

@@ -18,7 +18,7 @@ _HEAD = (
 
 
 class CertificateRow(Record):
-    """The results of one engine, the library that runs an exported model, with one dtype of the weights.
+    """The results of one engine with one dtype of the weights. An engine is a library that runs the model.
 
     Attributes:
         engine (str): The title of the export format, such as "CTranslate2", or "vaswani_hf".
@@ -28,8 +28,8 @@ class CertificateRow(Record):
         num_beams (int): The number of beams of the search.
         length_penalty (str): The length penalty, such as "gnmt 0.6". Empty for greedy search.
         largest_difference (float, optional): The largest difference (nats) between log-probabilities of the
-            engine and of the checkpoint, for the tokens of the checkpoint's translations. None for
-            vaswani_hf, which runs the checkpoint itself.
+            engine and of the checkpoint, for the tokens of the checkpoint's translations. None if the engine
+            is vaswani_hf, because vaswani_hf runs the checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint, except
             the translations that `changed_at_length_limit` counts.
         changed_at_length_limit (int): The number of changed translations among the sentences for which

@@ -54,8 +54,8 @@ class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
     If an earlier push is still running, the `hub_strategy` "all_checkpoints" waits for the end of the push.
-    With any other `hub_strategy`, the callback skips a new checkpoint while an earlier push is running. The
-    callback never skips the last checkpoint of the run.
+    If `hub_strategy` is not "all_checkpoints", the callback skips a new checkpoint while an earlier push is
+    running. The callback never skips the last checkpoint of the run.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):

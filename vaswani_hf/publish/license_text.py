@@ -45,7 +45,9 @@ def license_text(metadata: dict[str, Any]) -> str:
 
 
 def _with_address(license: str) -> str:
-    """Return the Hub's identifier of a licence, with the address that Creative Commons requires."""
+    """Return the Hub's identifier of a licence. For a Creative Commons licence, add the address of the
+    licence, because Creative Commons requires the address.
+    """
     if found := re.fullmatch(r"cc-(by[a-z-]*)-(\d\.\d)", license):
         return f"{license} (https://creativecommons.org/licenses/{found[1]}/{found[2]}/)"
     if license == "cc0-1.0":

@@ -222,8 +222,8 @@ def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
 
 
 def _repository_of(origin: OriginRecord | None) -> str | None:
-    """Return the Hub repository from which the weights were imported, without its revision. If the weights do
-    not come from the Hub, return None.
+    """Return the Hub repository from which the weights were imported, without its revision. Return None if
+    the weights were not imported from a Hub repository.
     """
     return origin.name.partition("@")[0] if origin and origin.is_on_hub else None
 

@@ -40,6 +40,6 @@ def check_license(license: str | None, of_data: str | None, key: str = "publishi
     excludes_commerce = license in _UNDECIDED or _NON_COMMERCIAL.search(license)
     if _NON_COMMERCIAL.search(of_data) and not excludes_commerce:
         raise InvalidValueError(
-            f"`{key}` must not permit commercial use, but is '{license}', and the training data has the "
+            f"`{key}` must not be a licence for commercial use, but is '{license}', and the training data has the "
             f"licence {of_data}; leave `{key}` out or write '{of_data}'."
         )

@@ -99,8 +99,8 @@ def _read_file(path: Path, extending: Path | None = None) -> RecipeContent:
 
 
 def _base_of(extends: Any, files: list[Path]) -> Path:
-    """Return the recipe that the last file in `files` extends. In `files`, the key `extends` of each earlier
-    file names the next file.
+    """Return the recipe that the last file in `files` extends. Each file in `files` extends the next file in
+    `files`.
     """
     path = files[-1]
     if not isinstance(extends, str):
@@ -164,7 +164,9 @@ def _make_code_absolute(content: RecipeContent, folder: Path) -> None:
 
 
 def _run_code(content: RecipeContent) -> None:
-    """Execute the Python file in `model.code`, so that the file can register new values of other recipe keys."""
+    """Execute the Python file in `model.code`, because the file can register attention functions and position
+    encodings that the recipe names.
+    """
     code = content.get("model", {}).get("code")
     if isinstance(code, str):
         run_user_code(code, "model.code")

@@ -28,8 +28,8 @@ class Recipe(Settings):
     """The task for which the model is trained."""
     seed: int = recipe_key(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
-    # The types of most sections depend on the task. For each task, `recipe_class` creates a subclass of
-    # `Recipe` with the section types of the task.
+    # The class of a section, such as `data`, can depend on the task. For each task, `recipe_class` creates a
+    # subclass of `Recipe` with the section types of the task.
     data: Any
     tokenizer: Any
     model: ModelSettings
@@ -133,7 +133,7 @@ def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _sections_of(task: Task) -> dict[str, type[Settings]]:
-    """Return the settings class of each section of a recipe for a task."""
+    """Map the name of each section of a recipe to the settings class that the task uses."""
     return {
         "data": task.data_settings,
         "tokenizer": task.tokenizer_settings,
@@ -147,7 +147,8 @@ def _sections_of(task: Task) -> dict[str, type[Settings]]:
 
 # The recipes of all tasks have the same sections.
 SECTIONS = tuple(_sections_of(TASKS["translation"]))
-# If a recipe leaves out any other section, all keys of the section have their defaults.
+# The sections that a recipe must contain. If a recipe leaves out an optional section, all keys of the section
+# have their defaults.
 _REQUIRED_SECTIONS = ("data", "training")
 
 

@@ -42,7 +42,8 @@ class Direction:
 
 class Directions:
     """The directions that the service supports. `models` contains a source language, a target language and a
-    translator for each model. Two models with the same languages raise a ValueError.
+    translator for each model. Two models with the same source language and the same target language raise a
+    ValueError.
     """
 
     def __init__(
@@ -104,8 +105,8 @@ class Directions:
     def find(self, source: str, target: str | None, texts: Sequence[str]) -> Direction:
         """Return the `Direction` for the given languages. The source language "auto" stands for the language
         of `texts`. The target language can be None if the service translates the source language into only
-        one language. Raise a ValueError if there is no `Direction`, or if the language of the texts cannot be
-        detected.
+        one language. Raise a ValueError if the service does not support the languages, or if the language of
+        the texts cannot be detected.
         """
         if source == AUTO:
             source = self._detected(texts, target)

@@ -44,7 +44,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
             "another port, or 0 for any free port."
         ) from error
     # uvicorn sends the header and the body of an answer separately. Without TCP_NODELAY, the body waits 40 ms
-    # until the client acknowledges the header. The connections of the clients inherit TCP_NODELAY.
+    # until the client acknowledges the header. The connections of the clients inherit TCP_NODELAY from the
+    # listening socket.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 

@@ -1,3 +1,3 @@
-"""Defines `Settings`, the base class for recipes, command-line options and other user input, and the sections
-of a recipe.
+"""Defines the sections of a recipe, and `Settings`, the base class for recipes, command-line options and
+other user input.
 """

@@ -104,7 +104,7 @@ def facts_of(field: FieldInfo) -> Any:
 
 def explain_invalid(error: ValidationError, values: Any, prefix: str = "") -> str:
     """Explain the first error in one sentence that names the key, its value, and the permitted values.
-    `values` are the invalid values.
+    `values` are the values that pydantic has checked.
     """
     errors_by_place: dict[str, list[ErrorDetails]] = {}
     for found in error.errors(include_url=False):
@@ -130,7 +130,9 @@ def explain_invalid(error: ValidationError, values: Any, prefix: str = "") -> st
 
 
 def _place_of(error: ErrorDetails, values: Any) -> str:
-    """Return the full name of a value, such as `data.train_weights[0]`. `values` are the invalid values."""
+    """Return the full name of a value, such as `data.train_weights[0]`. `values` are the values that pydantic
+    has checked.
+    """
     place = ""
     value = values
     for part in error["loc"]:
@@ -140,8 +142,8 @@ def _place_of(error: ErrorDetails, values: Any) -> str:
         elif isinstance(value, Mapping) and part in value:
             place += f".{part}"
             value = value[part]
-        # Ignore the names of types in `loc`. Pydantic adds the name of a type to `loc` if the field accepts
-        # several types.
+        # Ignore the names of types. If a field accepts several types, pydantic adds the name of a type to
+        # `error["loc"]`.
     if error["type"] == "missing":
         place += f".{error['loc'][-1]}"
     return place.removeprefix(".")

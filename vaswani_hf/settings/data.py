@@ -163,7 +163,7 @@ class DataSettings(Settings):
             if self.corpus:
                 raise InvalidValueError(
                     f"{key} cannot be given with `data.corpus: {self.corpus}`, because the package generates "
-                    f"its {split} split; leave `data.{split}_size` out."
+                    f"the {split} split; leave `data.{split}_size` out."
                 )
             for kind in self.file_kinds:
                 name = f"data.{split}_{kind}"

@@ -31,7 +31,7 @@ class Gpu:
             list has no machine with a single GPU of this type.
         flavor: The value of `hf jobs run --flavor` for the smallest machine with one GPU of this type; None
             if there is no such machine.
-        memory: The memory of the GPU in GiB, for GPU models that have a `flavor`.
+        memory: The memory of the GPU in GiB; 0 if `flavor` is None.
     """
 
     bf16: float | None

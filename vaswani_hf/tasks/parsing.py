@@ -70,7 +70,9 @@ class TreebankData(DataSettings):
 
 
 class TreebankTokenizer(TokenizerSettings):
-    """The section `tokenizer` for the sentences. The symbols of the trees have a separate vocabulary."""
+    """The section `tokenizer` of a parsing recipe: the settings of the tokenizer for the sentences. The
+    symbols of the trees have a separate vocabulary.
+    """
 
     @property
     def planned_target_size(self) -> int:

@@ -50,7 +50,7 @@ _VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
 class TranslationData(CorpusData):
-    """The section `data` of a recipe for translation: the sentence pairs of the splits.
+    """The section `data` of a recipe for translation. The section selects the sentence pairs of each split.
 
     A split comes from two aligned text files (keys such as `train_source` and `train_target`), from files of
     pairs (keys such as `train_pairs`), from a dataset, or from the generated corpus of number words (`corpus:
@@ -263,7 +263,7 @@ class TranslationTask(Task):
 
     def check_split(self, texts: Dataset, data: TranslationData, split: str) -> None:
         """Raise an error if a split has no usable pairs. In a test split, at least one source and at least
-        one target must contain text. The source and the target can belong to different pairs.
+        one target must contain text, but not necessarily in the same pair.
         """
         if split == "test":
             for side in ("source", "target"):

@@ -56,8 +56,8 @@ class AblationList(Settings):
 
 
 def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None = None) -> Runs:
-    """For each run, return one recipe per seed. In the recipes, the validation split is also the test split,
-    so that the final scores are scores of the validation split.
+    """For each run, return one recipe per seed. Each returned recipe uses the validation split as the test
+    split, so that the final scores are scores of the validation split.
 
     `overrides` are command-line arguments, such as "--max_steps", "100", that override keys in the section
     `all` of the file. Raise a ValueError if the file or a recipe is invalid, or if a folder contains another
@@ -120,7 +120,7 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """Return the recipe of a run for the seed with the index `number`. `folder` is the folder of the run."""
+    """Return the recipe of a run with the seed `recipe.seed + number`. `folder` is the folder of the run."""
     seed = recipe.seed + number
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
     bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}

@@ -21,7 +21,7 @@ Outcomes = dict[str, dict[str, Any] | str]
 
 # Prefixes of the recipe keys that `vaswani ablate` itself sets.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# Stands for the value of a config field if the model in `init_from` determines the value.
+# Marks a config field whose value comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
 # Maps each score in the comparison table to its title.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
@@ -169,8 +169,9 @@ def _name_of_base(folder: str) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """Return the value of a recipe key. For a config field that the recipe does not contain, return
-    `_OF_THE_BASE` if the recipe has `init_from`, otherwise the default of the field.
+    """Return the value of a recipe key. If a config field is missing in a recipe with `init_from`, return
+    `_OF_THE_BASE`. If a config field is missing in a recipe without `init_from`, return the default of the
+    field.
     """
     values = recipe.values()
     if key in values:

@@ -118,9 +118,9 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[Path]:
-    """For each checkpoint, return the weights file to average: `AVERAGED_WEIGHTS_FILE` if the
-    checkpoint has this file, otherwise `WEIGHTS_FILE`. The final checkpoint has only `WEIGHTS_FILE`, which
-    contains the moving averages if the run computes moving averages.
+    """Return one file of weights for each checkpoint: `AVERAGED_WEIGHTS_FILE` if the checkpoint has this
+    file, otherwise `WEIGHTS_FILE`. The final checkpoint has only `WEIGHTS_FILE`, which contains the moving
+    averages if the run computes moving averages.
     """
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):

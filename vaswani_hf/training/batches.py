@@ -105,8 +105,8 @@ class TrainingBatches:
         return stream
 
     def save(self, folder: Path, step: int) -> None:
-        """Write the position of a stream into the folder of a checkpoint. Write no file for a corpus on disk,
-        because the step number determines the position in the corpus.
+        """Write the position of a stream into the folder of a checkpoint. For a corpus that is not a stream,
+        write no file, because the step number determines the position in the corpus.
         """
         if isinstance(self._sequence, EndlessStream):
             text = json.dumps(self._sequence.state_dict(step * self.per_step))

@@ -145,9 +145,9 @@ class StopCallback(TrainerCallback):
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # A queue of sums. Each sum adds the values of all processes. The callback has not read the sums in
-        # the queue yet. Each entry contains the step, the sums [3] from `_send`, and a CUDA event. The CUDA
-        # event occurs when the sums have been copied to the CPU. On a CPU, the event is None.
+        # A queue of the sums that the callback has not read yet. Each sum adds the values of all processes.
+        # Each entry contains the step, the sums [3] from `_send`, and a CUDA event. The CUDA event occurs
+        # when the sums have been copied to the CPU. On a CPU, the event is None.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:

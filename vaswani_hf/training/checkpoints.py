@@ -125,7 +125,7 @@ def put_back_replaced(folder: Path) -> None:
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
     """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints. With early stopping, always
     keep the best checkpoint, too. Also keep a checkpoint that was saved because of a signal, until the next
-    save. `state` is the state of the newest checkpoint.
+    save. `state` is the state of the Trainer at the step of the newest checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
@@ -134,8 +134,8 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # Replace the oldest checkpoint in `kept` by the best checkpoint, but always keep the newest
-        # checkpoint.
+        # Put the best checkpoint into `kept`. Remove the oldest checkpoint from `kept`, unless the oldest
+        # checkpoint is also the newest.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
@@ -182,8 +182,8 @@ def best_checkpoint(
 def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
     """Return why early stopping ends the run, or an empty string if the run continues.
 
-    The run ends if none of the last `early_stopping_patience` validations was better than the best earlier
-    validation, or if a validation has reached `early_stopping_score`.
+    The run ends if none of the last `early_stopping_patience` validations has improved the best score, or if
+    a validation has reached `early_stopping_score`.
     """
     scores = list(_scores(training, state.log_history).values())
     if not scores:

@@ -95,7 +95,9 @@ def read_final_record(folder: Path) -> FinalRecord | None:
 
 
 def restore_records(folder: Path) -> None:
-    """Restore a damaged recipe.yaml, results.json or training curve of a finished run from the manifest."""
+    """Restore a damaged recipe.yaml or results.json of a finished run from the manifest, and redraw a damaged
+    training curve.
+    """
     recorded = read_final_record(folder)
     if recorded is None:
         return

@@ -200,10 +200,10 @@ def with_kept_tokenizers(
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # Raise no error for a tokenizer setting that equals the setting in the model's recipe. The run's recipe
-    # inherits such settings if it extends the model's recipe. For `vocab_size`, also accept the number of
-    # tokens in the model's vocabulary, counted with or without `<mask>`. The vocabulary has fewer tokens than
-    # `vocab_size` if the corpus was small.
+    # Raise no error for a tokenizer setting that equals the setting in the model's recipe. A recipe that
+    # extends the model's recipe inherits the tokenizer settings of the model's recipe. For `vocab_size`, also
+    # accept the number of tokens in the model's vocabulary, counted with or without `<mask>`. The vocabulary
+    # has fewer tokens than `vocab_size` if the corpus was small.
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]

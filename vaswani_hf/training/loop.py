@@ -32,7 +32,9 @@ def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> No
 
 
 def is_trained(trainer: VaswaniTrainer, checkpoint: Path | None) -> bool:
-    """Return True if no training step is left after the checkpoint."""
+    """Return True if the training ended at the checkpoint, also by early stopping. Return False if the
+    checkpoint has not been validated yet.
+    """
     if checkpoint is None or not metadata_of(checkpoint).get("validated", True):
         return False
     return step_of(checkpoint) >= trainer.args.max_steps or resume.stopped_early(checkpoint, trainer.training)

@@ -48,8 +48,8 @@ class TrainingLosses:
 
     @property
     def name(self) -> str:
-        """The name of the training loss in the log. The name of the training loss contains label smoothing
-        and the regulariser, because the validation loss includes no label smoothing and no regulariser.
+        """The name of the training loss in the log. The name lists label smoothing and the regulariser,
+        because the validation loss includes neither of the two terms.
         """
         terms = []
         if smoothing := self.config.label_smoothing:
@@ -81,8 +81,8 @@ class TrainingLosses:
         return torch.stack([diverged, loss])
 
     def error(self, what: str, step: int, good_until: int) -> DivergedRunError:
-        """Return the error that ends a run. Checkpoints up to the step `good_until` were saved before the
-        divergence.
+        """Return the error for a run whose loss diverged. Checkpoints up to the step `good_until` were saved
+        before the divergence.
         """
         training = self.training
         last = checkpoints_until(self.args.output_dir, good_until)[-1:]
@@ -106,13 +106,13 @@ class DivergenceDetector:
 
     - The strict limit for the loss applies after the model has learned something (see `LEARNED`). The strict
       limit for the loss is the mean of two losses: the lowest mean loss of 10 consecutive steps so far, and
-      the loss of a uniform guess. The loss has exploded if it is above the strict limit for N consecutive
-      steps. N is a tenth of the number of steps of the run, but at least 10 and at most 100.
+      the loss of a uniform guess. The loss has exploded if the loss is above the strict limit for N
+      consecutive steps. N is a tenth of the number of steps of the run, but at least 10 and at most 100.
 
     - The loose limit is a higher limit for the loss, and applies in all steps. The loose (higher) limit for
       the loss is twice the larger of two losses: the loss of a uniform guess, and the first loss of the run.
-      A bad initialization can make the first loss large. The loss has exploded if the loss is above the loose
-      limit for 10 consecutive steps.
+      A bad initialization can make the first loss large. If the loss is above the loose (higher) limit for 10
+      consecutive steps, the loss has exploded.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. `earlier` lists the mean losses that a resumed run logged before

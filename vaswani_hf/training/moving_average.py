@@ -1,5 +1,5 @@
-"""Averages of the weights over the steps of a run. A run with weight averages validates the averaged weights.
-The averaged weights are also the final weights.
+"""Averages of the weights over the steps of a run. If a run averages the weights over its steps, the
+validation uses the averaged weights. The averaged weights are also the final weights.
 """
 
 import contextlib
@@ -51,7 +51,8 @@ class WeightAverage(ABC):
 
 
 class MovingAverage(WeightAverage, TrainerCallback):
-    """An exponential moving average of the weights: `d * average + (1 - d) * weights` in step `t` = 1, 2, …
+    """An exponential moving average of the weights. Step `t` = 1, 2, … sets the average to `d * average + (1
+    - d) * weights`.
 
     The decay `d` of step `t` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in
     tf.train.ExponentialMovingAverage. In the first steps, `d` is small, so that the random initial weights

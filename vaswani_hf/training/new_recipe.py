@@ -28,8 +28,8 @@ SAMPLE_SIZE = 20_000
 # validation and a test split.
 FEWEST_PAIRS = 100
 # The vocabulary of a new recipe has about one entry for each 320 bytes of the corpus, between a minimum and a
-# maximum. With the recipe for Multi30k, the training text has 80 tokens for each entry of the vocabulary, and
-# a token has about 4 bytes.
+# maximum. The number 320 comes from the recipe for Multi30k: 80 tokens of training text for each entry of the
+# vocabulary, and about 4 bytes for each token.
 _BYTES_PER_ENTRY = 320
 # Comments in the new recipe begin after the first `_COLUMN` characters of a line.
 _COLUMN = 38

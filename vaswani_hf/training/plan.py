@@ -96,8 +96,8 @@ class PlannedFlops:
     """The counted FLOPs, and the FLOPs by the paper's method (training time times sustained FLOP/s of the
     GPUs).
 
-    `counted` and `paper` assume sentences of `mean_length` tokens. `counted_at_max_length` assumes sentences
-    of `max_length` tokens, the value of `data.max_length`.
+    The fields `counted` and `paper` contain the FLOPs for sentences of `mean_length` tokens.
+    `counted_at_max_length` assumes sentences of `max_length` tokens, the value of `data.max_length`.
     """
 
     mean_length: int
@@ -110,7 +110,7 @@ class PlannedFlops:
 @dataclass(frozen=True, kw_only=True)
 class PlannedMemory:
     """The memory of a training step on a GPU (`accelerator`) and on a CPU (`processor`). If the trainer
-    divides batches on a CPU, `processor` is the memory for one part of a batch.
+    divides batches on a CPU, the field `processor` contains the memory for one part of a batch.
     """
 
     accelerator: StepMemory
@@ -285,7 +285,9 @@ def _cost_on_processor(
 
 
 def step_seconds(training: AnyTraining, tokens_per_second: float) -> float:
-    """Return the seconds of a training step for a speed in target tokens per second."""
+    """Return the duration of a training step (seconds) at a speed of `tokens_per_second` target tokens per
+    second.
+    """
     return training.gradient_accumulation_steps * training.target_tokens_per_batch / tokens_per_second
 
 
@@ -364,8 +366,8 @@ def batch_cost(
     on_accelerator: bool = True,
     largest_part: int | None = None,
 ) -> StepCost:
-    """Return the cost of a training step with a full batch of sentences of `length` tokens. If `largest_part`
-    is given, the trainer divides the batch, and the returned cost is the cost of one part.
+    """Return the FLOPs and the memory of a training step with a full batch of sentences of `length` tokens.
+    If `largest_part` is given, the trainer divides the batch, and the returned cost is the cost of one part.
     """
     return step_cost(
         config,
@@ -378,7 +380,9 @@ def batch_cost(
 
 
 def counted_flops(cost: StepCost, training: AnyTraining) -> Flops:
-    """Return the counted FLOPs of a step and of the run. `cost` is the cost of a batch."""
+    """Return the counted FLOPs of a step and of the run. `cost` contains the FLOPs of a batch and of an
+    optimizer step.
+    """
     step = training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
     return Flops(step=step, run=None if training.max_steps is None else training.max_steps * step)
 
@@ -390,8 +394,9 @@ def paper_flops(
     length: int,
     cost: StepCost,
 ) -> PaperFlops:
-    """Return the FLOPs of a step and of the run, estimated from the time on the paper's GPUs (Section 6.1).
-    `cost` is the cost of a batch whose sentences have `length` tokens each.
+    """Return the FLOPs of a step and of the run by the paper's method (Section 6.1): the estimated time on
+    the paper's GPUs times their FLOP/s. `cost` is the cost of a batch whose sentences have `length` tokens
+    each.
     """
     if training.gradient_checkpointing:
         # The paper does not use gradient checkpointing.
@@ -407,8 +412,8 @@ def paper_seconds(flops: float, length: int) -> float:
     s).
 
     The estimate assumes as many FLOPs per second as in the paper's training of the base model or the big
-    model. The estimate uses the paper's model (base or big) whose FLOPs per step are nearer to `flops`.
-    `flops` must be counted for sentences of `length` tokens.
+    model. Of the base model and the big model, the estimate uses the model whose FLOPs per step are closer to
+    `flops`. `flops` must be counted for sentences of `length` tokens.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference

@@ -1,5 +1,5 @@
-"""A training step of `vaswani plan`, without the Trainer and without a corpus: the loss, and a batch without
-padding. step_cost.py counts the cost of the step, and measure.py measures its time.
+"""Defines the loss and the unpadded batch of the training step in `vaswani plan`. The step needs no Trainer
+and no corpus. step_cost.py counts the cost of the step, and measure.py measures its time.
 """
 
 from collections.abc import Callable
@@ -45,12 +45,13 @@ class BatchShape:
 def batch_shape(training: AnyTraining, length: int, largest_part: int | None = None) -> BatchShape:
     """Return the shape of a full batch of sentences of `length` tokens.
 
-    `source_tokens_per_batch` and `target_tokens_per_batch` can differ. The side (source or target) with more
-    tokens per batch has sentences of `length` tokens. The sentences on the side with fewer tokens per batch
-    (source or target) are shorter, in the ratio of the two settings. If the trainer divides batches, each
-    part of a batch has at most `largest_part` source positions and at most `largest_part` target positions.
-    With `largest_part`, return the shape of one part instead of the shape of the full batch. The sentences of
-    a part are as long as the sentences of the full batch.
+    `source_tokens_per_batch` and `target_tokens_per_batch` can differ. The larger of
+    `source_tokens_per_batch` and `target_tokens_per_batch` determines the side (source or target) whose
+    sentences have `length` tokens. The sentences on the side with fewer tokens per batch (source or target)
+    are shorter, in the ratio of the two settings. If the trainer divides batches, each part of a batch has at
+    most `largest_part` source positions and at most `largest_part` target positions. With `largest_part`,
+    return the shape of one part instead of the shape of the full batch. The sentences of a part are as long
+    as the sentences of the full batch.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch

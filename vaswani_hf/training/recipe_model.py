@@ -168,8 +168,8 @@ def size_warnings(
     num_source = int(source_lengths.sum())
     num_target = int(target_lengths.sum())
     num_tokens = corpus.count_train_tokens()
-    # Maps the recipe key of each vocabulary to two numbers: the size of the vocabulary, and the total length
-    # of its training texts in tokens.
+    # Maps the recipe key of each vocabulary size to two numbers: the size, and the number of tokens in the
+    # training texts.
     vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}
     if not tokenizer.has_one_vocabulary:
         vocabularies["tokenizer.vocab_size"] = (tokenizer.vocab_size, num_source)

@@ -31,8 +31,8 @@ def is_finished(folder: Path, new_values: dict[str, Any], saved_values: dict[str
     new scores.
 
     `new_values` maps keys to their values in the new recipe, for all keys whose `OnResume` value is
-    "continue". `saved_values` maps the keys of `new_values` to the values in the saved recipe. If
-    results.json also contains a value for a key, the value in results.json is used.
+    "continue". `saved_values` maps the keys of `new_values` to the values in the saved recipe. If a key is in
+    `saved_values` and in results.json, the function uses the value in results.json.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -44,8 +44,7 @@ def is_finished(folder: Path, new_values: dict[str, Any], saved_values: dict[str
         return False
     # If results.json has `average_of`, `vaswani average` has written the file, and the folder contains no
     # finished run. A run writes its settings to the key `finished_with` of results.json after the scoring. If
-    # the key `finished_with` is null, the run was interrupted before the end of the scoring, and is not
-    # finished.
+    # the key `finished_with` is null, the run has not finished the scoring.
     if results.average_of is not None or results.finished_with is None:
         return False
     values_of_run = saved_values | results.finished_with
@@ -107,8 +106,8 @@ def check_earlier_run(
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
     """Return the newest undamaged checkpoint of a run, or None for a new run. Print a line for each damaged
     checkpoint that is newer than the returned checkpoint. Raise an error if all checkpoints are damaged, or
-    if a finished model has no checkpoints. If the run was killed while it replaced a checkpoint, first move
-    the earlier checkpoint back to its place.
+    if the folder contains a finished model but no checkpoint. If the run was killed while it replaced a
+    checkpoint, first move the earlier checkpoint back to its place.
     """
     with explain_write_errors(folder):
         put_back_replaced(folder)

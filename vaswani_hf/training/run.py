@@ -2,7 +2,7 @@
 
 `_train` calls the functions of a run one after the other. This file defines the functions in the order in
 which `_train` calls them. Functions in run.py receive the whole recipe. Functions in other files of
-training/, except ablation.py and plan.py, receive only sections of the recipe.
+training/, except ablation.py, ablation_comparison.py and plan.py, receive only sections of the recipe.
 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/base.py, then
 data/corpus.py (text -> token ids), data/batching.py and batches.py (token ids -> batches), loop.py and
@@ -207,10 +207,10 @@ def saved_recipe(folder: Path) -> Recipe | None:
 
 
 def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
-    """Fill in the values that depend on the data, the initial model and the machine. Examples are the commit
-    of the dataset, the config fields of the model in `init_from`, and `training.bf16`. If a run is resumed,
-    the values of its saved recipe (`saved`) take precedence, so that the resumed run computes the same
-    result.
+    """Fill in the values that depend on the data, the initial model and the machine. The filled-in values
+    include the commit of the dataset, the config fields of the model in `init_from`, and `training.bf16`. If
+    a run is resumed, the values of its saved recipe (`saved`) take precedence, so that the resumed run
+    computes the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
     data = TASKS[recipe.task].pin_data(recipe.data, saved.data if saved else None)
@@ -226,8 +226,8 @@ def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
 
 def _with_fields_of_bases(recipe: Recipe, saved: Recipe | None) -> Recipe:
     """Fill in the config fields of the recipe from the models in `init_from`. Also fill in the tokenizer
-    settings of the recipe, if `tokenizer.keep` is true. If the run continues, take the config fields and the
-    tokenizer settings from the saved recipe instead.
+    settings of the recipe, if `tokenizer.keep` is true. A resumed run takes the config fields and the
+    tokenizer settings from its saved recipe.
     """
     model = recipe.model
     tokenizer = recipe.tokenizer

@@ -153,7 +153,9 @@ def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
 
 
 def draw_attention(folder: Path, examples: list[ExampleRecord]) -> None:
-    """Delete the earlier picture. Draw the cross-attention while the model translates the first example."""
+    """Delete the earlier picture. Draw the cross-attention of the model for the translation of the first
+    example.
+    """
     (folder / ATTENTION_FILE).unlink(missing_ok=True)
     if examples:
         attention_picture(str(folder), examples[0].source, folder / ATTENTION_FILE)

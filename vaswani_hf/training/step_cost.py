@@ -123,8 +123,8 @@ def step_cost(
         loss.backward()
         batch_flops = counter.flops - optimizer_flops
         optimizer.step()
-        # Delete the moving average only here, because a real run keeps the moving average in memory during
-        # the whole step.
+        # Delete the moving average only after the optimizer step, because a real run keeps the moving average
+        # in memory during the whole step.
         del average
     activations = after_layers[-1] - before
     memory = StepMemory(

@@ -109,16 +109,16 @@ class GracefulShutdown:
             yield
         finally:
             self._raises = False
-            # After a signal, another process can still forward the signal to this process. Keep the signal
-            # handler `_handle`, so that the forwarded signal does not end this process before the process
-            # prints its message. If a signal arrives more than `SECONDS_OF_ONE_SIGNAL` seconds after the
-            # first signal, `_handle` restores the earlier handlers.
+            # After a signal, another process can still forward the signal to this process. Leave the signal
+            # handler `_handle` installed, so that the forwarded signal does not end this process before the
+            # process prints its message. If a signal arrives more than `SECONDS_OF_ONE_SIGNAL` seconds after
+            # the first signal, `_handle` restores the earlier handlers.
             if not self.received or not self._peers:
                 self.restore()
             _LISTENING.remove(self)
             signal.set_wakeup_fd(earlier_descriptor)
-            # `close` does not end the thread `watcher` if a child process, such as a data worker, has an open
-            # copy of the socket.
+            # Call `shutdown`, because `close` alone does not always end the thread `watcher`: a child
+            # process, such as a data worker, can have an open copy of the socket.
             writer.shutdown(socket.SHUT_RDWR)
             if watcher.is_alive():
                 watcher.join()
@@ -212,7 +212,7 @@ class GracefulShutdown:
 
 @contextlib.contextmanager
 def explain_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
-    """Context manager that replaces the error that gloo or NCCL raises after another process of the run has
+    """Context manager that raises a new error if gloo or NCCL fails because another process of the run has
     ended. The message of the new error says how to continue the run.
     """
     try:

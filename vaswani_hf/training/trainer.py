@@ -154,7 +154,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return sharded_autocast(self.accelerator)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Return the optimizer of the recipe. The default is Adam (Section 5.3)."""
+        """Return the optimizer of the recipe, by default Adam (Section 5.3)."""
         if self.optimizer is None:
             build = OPTIMIZERS[self.training.optimizer].build
             trained = self.model if model is None else model

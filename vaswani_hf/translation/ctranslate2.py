@@ -3,8 +3,8 @@
 The search settings have the same names and meanings as in `generate`. The search of CTranslate2 differs from
 the search of this package in these points:
 
-- CTranslate2 has no search with `early_stopping="never"`. Therefore this backend lets CTranslate2 search up
-  to a limited number of tokens. If an unfinished beam could still become a better translation, the backend
+- CTranslate2 has no search with `early_stopping="never"`. Therefore this backend first searches a sentence
+  with a small token limit. If an unfinished beam could still become a better translation, the backend
   searches the sentence again with a larger token limit. The backend finds the same translations as the search
   of this package, but is slower than CTranslate2's own search.
 
@@ -14,15 +14,17 @@ the search of this package in these points:
   sentences, 5 beams and a model after a short training. With `length_penalty` 0.6, CTranslate2 and the search
   of this package found equal translations. With `length_penalty` 1.4, 52 translations were different. For 5
   of the 52 sentences, the score of CTranslate2's translation was compared with the score of this package's
-  translation. For all 5 sentences, the translation from the search of this package had the higher score.
+  translation. For each of the 5 sentences, this package's translation had a higher score than CTranslate2's
+  translation.
 
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
   log-probabilities from CTranslate2's scores, and ranks the translations with the length penalty and the
   coverage penalty of this package.
 
-- CTranslate2 has one length limit for all sentences of a batch. Except with `early_stopping="never"` and
-  several beams, the backend gives CTranslate2 the largest length limit of the sentences. If a translation
-  exceeds the length limit of its own sentence, the backend translates the sentence again with this limit.
+- CTranslate2 has one length limit for all sentences of a batch. The backend gives CTranslate2 the largest
+  length limit of all sentences in the batch. Only with `early_stopping="never"` and several beams, the first
+  search can have a smaller limit. If a translation exceeds the length limit of its own sentence, the backend
+  translates the sentence again with this limit.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
   allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
@@ -243,7 +245,7 @@ class CTranslate2Backend:
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
             # The exact search (`early_stopping="never"` with several beams) begins with a small length limit.
-            # A search that is not exact first uses the largest length limit of all sentences.
+            # An inexact search begins with the largest length limit of all sentences.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
@@ -305,7 +307,8 @@ class CTranslate2Backend:
         self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
     ) -> list[list[float]]:
         """Return the log-probabilities [B][T] of given translations, the last value for `</s>`. `source_ids`
-        are [B][S] with `</s>`, and `target_ids` are [B][T - 1] without `<s>` and `</s>`.
+        are lists of token ids [B][S] with `</s>`. `target_ids` are lists of token ids [B][T - 1] without
+        `<s>` and `</s>`.
         """
         results = self._translator.score_batch(
             self._source(source_ids), self._target(target_ids), max_input_length=0
@@ -410,8 +413,8 @@ class CTranslate2Backend:
         sentence: _Sentence,
         config: SearchSettings,
     ) -> int | None:
-        """Return the length limit (target tokens) of the next search of a sentence. Return None if the last
-        search, with the limit `limit`, has found the best translations.
+        """Return the length limit (target tokens) with which CTranslate2 must translate the sentence again.
+        Return None if the last search, with the limit `limit`, has found the best translations.
         """
         if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
             return sentence.limit
@@ -428,8 +431,8 @@ class CTranslate2Backend:
             return True
         unfinished = [(one, log_prob) for one, log_prob in hypotheses if one.token_ids[-1] not in self._ends]
         if not unfinished:
-            # If all beams ended at the last step of the search, CTranslate2 returns no unfinished beam. A
-            # longer translation can still have a better score.
+            # If all beams ended with an end token at the last step of the search, CTranslate2 returns no
+            # unfinished beam. A longer translation can still have a better score.
             return True
         best = max(log_prob for _, log_prob in unfinished)
         # The length penalty counts no token of the prefix except a forced language token (`num_counted` is 0
@@ -471,8 +474,8 @@ class CTranslate2Backend:
         }
         if config.num_beams > 1:
             # At most `num_beams` translations of each length can finish. For the exact search, set `patience`
-            # to `longest`, the largest length limit of the sentences, so that CTranslate2 does not stop
-            # before `max_decoding_length`.
+            # to the largest length limit of the sentences. Then CTranslate2 does not stop before
+            # `max_decoding_length`.
             patience = 1 if config.early_stopping is True else _PATIENCE
             if _is_exact(config):
                 patience = longest

@@ -22,9 +22,9 @@ from ..processor import capability
 from ..version import install_command
 
 # `_HARMLESS` lists the methods of an `Int8Weight` that are allowed, because they do not read the values of
-# the weight. `_VIEWS` lists the attributes of an `Int8Weight` that raise an error when a program reads them.
-# An attribute in `_VIEWS` would return a tensor without valid values, because an `Int8Weight` stores no float
-# values.
+# the weight. `_VIEWS` lists the attributes of an `Int8Weight` that must not be read: each access raises an
+# error. An attribute in `_VIEWS` would return a tensor without valid values, because an `Int8Weight` stores
+# no float values.
 _HARMLESS = {
     "dim",
     "size",
@@ -128,8 +128,8 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
 
 
 def _overflows(kernel: Callable[[torch.Tensor, torch.Tensor], Callable]) -> bool:
-    """Return True if a kernel adds two products in a 16-bit integer. The sum of the largest products then
-    overflows. Do not read the list of processor instructions instead, because environment variables such as
+    """Return True if a kernel adds int8 products in 16-bit integers, so that the sum of the largest products
+    overflows. The list of processor instructions is not reliable, because environment variables such as
     ONEDNN_MAX_CPU_ISA can turn off listed instructions.
     """
     weight = torch.full((16, 64), 127, dtype=torch.int8)

@@ -22,8 +22,8 @@ from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
 # The maximum number of open windows (groups of requests) per worker process. A sent window is open until all
-# its translations are yielded. With only one window per worker process, a worker process would be idle while
-# another worker process translates an earlier window.
+# its translations are yielded. If each worker process could have only one open window, a worker process would
+# be idle until all earlier windows are translated.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -41,9 +41,8 @@ def translate_remaining(
 
     If at most one window of requests remains, the calling process translates the requests, because starting
     worker processes would take longer. Without a seed, a window has `options.window / num_workers` requests.
-    `load` is a picklable function that loads the translator. The argument `dtype` of `load` replaces the
-    dtype of the translator. With the dtype "auto", the calling process chooses the dtype for all worker
-    processes.
+    `load` is a picklable function that loads the translator. `load(dtype=...)` loads the translator with
+    another dtype. With the dtype "auto", the calling process chooses the dtype for all worker processes.
     """
     window = options.window
     if num_workers > 1 and options.seed is None:
@@ -97,7 +96,7 @@ def translate_in_processes(
     script.
     """
     windows = _windows(iter(requests), options.window, first_line)
-    # Start at most one worker process for each window.
+    # Do not start more worker processes than there are windows (groups of requests).
     first = list(islice(windows, num_workers))
     if not first:
         return

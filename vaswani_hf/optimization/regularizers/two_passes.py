@@ -163,7 +163,8 @@ class _ChunkedDivergence(torch.autograd.Function):
 def _divergence_and_gradients(
     first: torch.Tensor, second: torch.Tensor, is_symmetric: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the divergence, summed over N tokens, and the gradients [N, V] of the logits of both passes.
+    """Return the divergence, summed over N tokens, and its gradients [N, V] with respect to the logits of the
+    first and the second pass.
 
     p and q are the softmax of the logits `first` and `second` [N, V]. If `is_symmetric` is true, the
     divergence is (KL(p || q) + KL(q || p)) / 4, otherwise KL(p || q). The factor 1/4 is the factor 1/2 of
