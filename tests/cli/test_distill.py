@@ -181,7 +181,8 @@ def test_sentences_that_are_skipped_have_no_pairs(teacher, recipe, output, tmp_p
 
 def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, recipe, output):
     words = ["distill", recipe, "--num_return_sequences", 2, "--teacher", teacher, "--output", output]
-    fewer, words = [*words, "--resume", "--numbers_train_size", 3], [*words, "--numbers_train_size", 11]
+    size_key = "--numbers_train_size"
+    shorter, words = [*words, "--resume", size_key], [*words, size_key, 11]
     assert vaswani(*words)[0] == 0
     whole = output.read_bytes()
     ends = [match.end() for match in re.finditer(b"\n", whole)]
@@ -192,11 +193,12 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
         code, out, _ = vaswani(*words, "--resume")
         assert code == 0 and output.read_bytes() == whole, size
     assert out == f"2 more pairs from 1 more sentences are in '{output}'\n"
-    code, _, sentence = vaswani(*fewer)
-    assert code == 2 and output.read_bytes() == whole
-    assert sentence.startswith(
-        f"`--output` must not have more training pairs than the recipe, but {output} has 11"
-    )
+    for fewer in (3, 10):
+        code, _, sentence = vaswani(*shorter, fewer)
+        assert code == 2 and output.read_bytes() == whole
+        assert sentence.startswith(
+            f"`--output` must not have more training pairs than the recipe, but {output} has 11"
+        )
     # Do not overwrite a file whose first line is not the record of `vaswani distill`.
     for mine in (b'{"dist', b'{"translation": {"en": "one", "de": "eins"}}\n', b"text"):
         output.write_bytes(mine)

@@ -257,7 +257,7 @@ class _Explainer:
                     changes.append((before + value, position, token))
         probable = [change for change in changes if change[0] >= math.log(LEAST_PROBABILITY)]
         # Return more than `NUM_RUNNERS_UP` token replacements, because several token replacements can lead to
-        # the same runner-up.
+        # the same probable other word (runner-up).
         probable = sorted(probable, reverse=True)[: NUM_RUNNERS_UP + 2]
         return [(position, token) for _, position, token in probable]
 

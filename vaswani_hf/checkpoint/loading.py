@@ -71,8 +71,8 @@ def checkpoint_folder(
 ) -> Path:
     """Return the folder of a checkpoint. Download a checkpoint of the Hub (user/name or user/name@revision).
 
-    `option` is the option or argument with the value `name`, for error messages. `files` are patterns of the
-    files to download. `hub_kwargs` are arguments of `snapshot_download`.
+    `option` is the name of the option or argument that contains `name`, for error messages. `files` are
+    patterns of the files to download. `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -112,7 +112,8 @@ def _nearest_folder(path: Path) -> str:
 def verify_download(folder: Path, repo_id: str, patterns: Iterable[str]) -> None:
     """Compare each downloaded file with its hash on the Hub, because huggingface_hub compares only sizes."""
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        # In the cache of the Hub, each file is a link to a file whose name is the hash of its content.
+        # A downloaded file is a link to a cached file. The name of the cached file is the hash of the file's
+        # content.
         expected = Path(os.readlink(path)).name if path.is_symlink() else ""
         if _FILE_HASH.fullmatch(expected) and expected != _hash(path, len(expected)):
             raise HubError(

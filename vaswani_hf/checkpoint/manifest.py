@@ -65,9 +65,7 @@ def describe(file: Path | bytes) -> dict[str, Any]:
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:
-    """Return the entries of a manifest except `files`. `write_manifest` received these entries as the
-    argument `facts`.
-    """
+    """Return the entries of a manifest except `files`: the argument `facts` of `write_manifest`."""
     return {name: value for name, value in read_manifest(folder).items() if name != "files"}
 
 

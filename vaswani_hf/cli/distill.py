@@ -74,7 +74,8 @@ def run(options: DistillOptions) -> None:
     distillation.check_is_no_input(options.output, recipe.data)
     tag = distillation.tag_for_teachers(options.teacher, options.engine, languages)
     chosen = TranslationOptions.of(**options.translation_settings())
-    # Lock the output file before reading the file, because another process can write to the file.
+    # Lock the output file before reading the finished part of the file, because another process can write to
+    # the file.
     with output_file(
         options.output,
         "free disk space and run the command again with `--resume`",
@@ -141,7 +142,7 @@ def _translated(
             report.add(translation)
             number, pair = waiting.popleft()
             yield number, pair, translation
-    if counted.num_read < done:
+    if counted.num_read <= done:
         raise InvalidValueError(
             f"`--output` must not have more training pairs than the recipe, but {options.output} has "
             f"{done + 1:,}; give another name."

@@ -31,8 +31,8 @@ class ImportOptions(Options):
 
 
 def run(options: ImportOptions) -> None:
-    """Import the checkpoint, and print the largest difference between its outputs before and after the
-    import.
+    """Import the checkpoint, and print the largest difference between the log-probabilities of the original
+    and of the imported checkpoint.
     """
     from ..convert.importing import import_checkpoint
 

@@ -21,7 +21,7 @@ MOST_WARNINGS = 20
 
 class CountedRequests:
     """Counts the requests read so far: `num_read` counts all requests, and `num_texts` counts all requests
-    except blank texts.
+    except requests with a blank text.
     """
 
     def __init__(self, requests: Iterable[Request | InvalidInput]):

@@ -3,8 +3,8 @@
 Each command has a class derived from `Options`. Each field is an option, and the string below the field is
 the help text. A validator of the class checks options that depend on each other, and the files that the
 options name. The function `run` of the command makes only the checks that need a model, a recipe or a
-repository. The translation options come from the dataclasses `SearchSettings` and `TranslationOptions`,
-because `Translator` and the pipeline have the same options.
+repository. The translation options of the commands are the fields of `SearchSettings` and
+`TranslationOptions`, so that `Translator` and the pipeline have the same options.
 """
 
 import argparse

@@ -161,7 +161,8 @@ def translate_texts(
                 file.write(_as_line(translation, options))
         if counted.num_read < done:
             raise InvalidValueError(_more_lines(options, done))
-        # The first `write` deletes an incomplete last line of an earlier run, even if no translation follows.
+        # Call `write` at least once, because the first call deletes an incomplete last line of an earlier
+        # run.
         file.write(b"")
 
 

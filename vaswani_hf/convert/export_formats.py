@@ -69,7 +69,7 @@ class Expressible:
     """Describes which configs a format supports.
 
     A config field outside `fields`, `limits` and `FIELDS_OF_TRAINING` must have its default value. Therefore
-    a format refuses other values of a new config field until `fields` or `limits` contains the new field.
+    a format accepts only the default of a new config field until `fields` or `limits` contains the new field.
 
     Attributes:
         title (str): The name of the format in error messages.

@@ -32,8 +32,8 @@ class ReadOptions:
     """The options of an import. Each import format uses only some of the options.
 
     Attributes:
-        timescales (str, optional): The config field `position_timescales`. If None, the import uses the
-            default timescales of the format.
+        timescales (str, optional): The value of the config field `position_timescales`, such as
+            "tensor2tensor". If None, each import format has its own default.
         vocabularies (tuple): The paths of vocabulary files, for a checkpoint that neither contains nor names
             vocabulary files.
         config (Path, optional): A JSON or YAML file with settings that the checkpoint does not contain, such
@@ -60,8 +60,8 @@ class Imported:
             `facts`.
         notes (list): Sentences about differences between the checkpoint and the imported model, for the user
             and for the model card.
-        logits (Callable, optional): Computes logits with the library of the checkpoint (see `Logits`). None
-            if the library is not installed.
+        logits (Callable, optional): Computes logits with the library from which the checkpoint comes (see
+            `Logits`). None if the library is not installed.
         generation_config (GenerationConfig, optional): The generation config with the search options of the
             checkpoint. By default, the generation config has only the special tokens of `config`.
         compare (Callable, optional): Returns the largest difference (nats) between log-probabilities of the

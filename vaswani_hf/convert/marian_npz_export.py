@@ -93,7 +93,7 @@ _REPLACED = frozenset(
     forced_eos_token_id
     """.split()
 )
-# By default, Marian generates at most this number of target tokens for each source token.
+# By default, Marian generates at most `_LENGTH_FACTOR` target tokens for each source token.
 _LENGTH_FACTOR = 3.0
 
 

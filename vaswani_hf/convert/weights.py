@@ -114,7 +114,7 @@ def stack_names(
             the names of this package.
         stacks (Iterable): The stacks that contain `modules`, by default the encoder and the decoder.
         prefix (str): The part of a weight name before "encoder" or "decoder", such as "model.".
-        layer (str): The format's name of a layer in a stack, with `{}` for the layer number.
+        layer (str): The name that the format gives to a layer of a stack, with `{}` for the layer number.
         norm (str, optional): The format's name of the LayerNorm at the end of a stack.
         weight (str): The format's name of the weight of a module.
         bias (str, optional): The format's name of the bias of a module; None if the modules have no bias.

@@ -208,7 +208,7 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # To save time, compute the bounds of all full batches of one bucket in one step.
+            # To save time, compute the ends of all full batches of a bucket at once.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)

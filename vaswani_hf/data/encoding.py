@@ -34,8 +34,8 @@ ID_FEATURES = {
 
 # A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
 # to 8 characters per token. For example, the character limit removes a line that repeats one character
-# 100,000 times. A tokenizer would learn long tokens from a line that repeats one character, and could then
-# split the line into fewer than `max_length` tokens.
+# 100,000 times. A tokenizer would learn very long tokens from a line that repeats one character. The line
+# could then have fewer than `max_length` tokens and stay in the corpus.
 CHARACTERS_PER_TOKEN = 16
 
 # The encoder encodes `_ENCODED_AT_ONCE` pairs in one batch, and looks up each distinct word of the batch only
@@ -44,8 +44,8 @@ _ENCODED_AT_ONCE = 10_000
 
 
 def character_limit(max_length: int) -> int:
-    """Return the largest number of characters that the source or the target of a pair can have. A pair with a
-    longer text trains neither the tokenizer nor the model.
+    """Return the largest number of characters that the source or the target of a pair can have. A pair whose
+    source or target exceeds the limit trains neither the tokenizer nor the model.
     """
     return CHARACTERS_PER_TOKEN * max_length
 
@@ -189,7 +189,8 @@ class PairEncoder:
         too_many_characters = np.maximum(*map(_num_characters, given)) > self.max_characters
         texts = [pyarrow.compute.utf8_trim_whitespace(side) for side in given]
         empty = np.minimum(*map(_num_characters, texts)) == 0
-        # The encoding of a pair with too many characters would take long, and the pair is removed afterwards.
+        # Replace pairs with too many characters by empty texts: the encoding of the long texts would take
+        # long, and the pairs are removed afterwards.
         sources, targets = (pyarrow.compute.if_else(too_many_characters, "", side) for side in texts)
         source_ids = text_encoder(self.source_tokenizer)(sources)
         target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids

@@ -75,8 +75,8 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # The code of shared libraries also counts as shared memory. Store the size of the shared memory that
-        # remains without the pages of Arrow files. The next call then counts only pages that were loaded
+        # The code of shared libraries also counts as shared memory. Store the size of the shared memory after
+        # the pages of Arrow files have been released. The next call then counts only pages that were loaded
         # later.
         self._shared_bytes_after_release = _shared_bytes()
 

@@ -1,9 +1,9 @@
 """Divides a stream of sentence pairs into batches of limited size. A stream is a dataset of unknown size that
 is read during the training.
 
-`EndlessStream` reads windows of consecutive sentence pairs. Each window is divided into batches in the same
-way as batching.py divides a corpus. A checkpoint contains the position in the stream at which the current
-window of sentence pairs begins. Therefore a resumed run continues with exactly the next batch.
+`EndlessStream` reads consecutive sentence pairs in groups (windows). Each window is divided into batches in
+the same way as batching.py divides a corpus. A checkpoint contains the position in the stream at which the
+current window of sentence pairs begins. Therefore a resumed run continues with exactly the next batch.
 """
 
 from collections.abc import Iterator
@@ -120,8 +120,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # `full` is None while the window of sentence pairs is not full. For a full window, `full` contains
-        # the number of pairs, the sum of their sizes, and the stream position after the window.
+        # `full` is None while the window of sentence pairs is not full. When the window is full, the tuple
+        # `full` contains the number of pairs, the sum of their sizes, and the stream position after the
+        # window.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})

@@ -116,7 +116,7 @@ def _as_bytes(ids: list[int]) -> bytes:
 
 
 def _as_lists(rows: list[bytes]) -> pyarrow.ListArray:
-    """Convert each `bytes` object in `rows` to a list of int32 token ids."""
+    """Convert `bytes` objects that contain int32 token ids to lists of token ids."""
     ends = np.cumsum([0, *map(len, rows)]) // np.dtype(np.int32).itemsize
     return pyarrow.ListArray.from_arrays(ends.astype(np.int32), np.frombuffer(b"".join(rows), np.int32))
 

@@ -320,8 +320,8 @@ def _split_of(text: str) -> str:
 
 
 def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
-    # Call only the method `random` of the generator, because `random` returns the same numbers in every
-    # Python version. The results of `choice` and `shuffle` can differ between Python versions.
+    # Of the methods of `random.Random`, call only `random`, because `random` returns the same numbers in
+    # every Python version. The results of `choice` and `shuffle` can differ between Python versions.
     return choices[int(generator.random() * len(choices))]
 
 

@@ -80,8 +80,8 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """Return an array [num_places]. In each epoch, the sampler draws `num_places` pairs from the corpus. The
-    array contains, for each draw, the length of the longest pair that can be drawn.
+    """Return an array [num_places]. In each epoch, the sampler draws `num_places` pairs from the corpus.
+    Element `i` of the array is the length of the longest pair that the sampler can draw as pair number `i`.
     """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places

@@ -95,7 +95,7 @@ def push_with_space(
             # model.
             page = export_page(checkpoint, repository, Path(folder))
         url = push(checkpoint, repository, private=private, **options)
-        # The address of a commit ends in /user/name/commit/COMMIT.
+        # The URL of a commit ends with /user/name/commit/COMMIT.
         user, name, _, commit = url.split("/")[-4:]
         push_space(checkpoint, f"{user}/{name}", commit, space, page=page, private=private)
     if private and page is None:

@@ -17,8 +17,8 @@ from ..settings.base import format_value
 from ..settings.sections import EvaluationSettings
 
 # get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. Perl
-# matches bytes by default, so `_COMPOUND` matches bytes too. In "a-é-b", a pattern for characters would match
-# "a-é", and then could not match the second hyphen.
+# matches bytes by default, so `_COMPOUND` matches bytes too. In "a-é-b", a `str` pattern would consume the
+# whole "é" with the first hyphen, and would then miss the second hyphen.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -118,7 +118,9 @@ def score_translations(
 
 
 def is_zero_for_short_texts(score: BLEUScore) -> bool:
-    """Return True if BLEU is 0 because no translation contains an n-gram of the largest size."""
+    """Return True if BLEU is 0 because every translation has fewer than 4 tokens, the largest n-gram size of
+    BLEU.
+    """
     return score.score == 0 and score.totals[-1] == 0
 
 

@@ -134,7 +134,7 @@ def check_comparable(num_sentences: int) -> None:
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
-    """Map each range of source word counts, such as "11-20", to the indices of its sentences."""
+    """Map each range of source word counts, such as "11-20", to the indices of the sentences in the range."""
     first = (0, *(most + 1 for most in BUCKETS))
     names = [*(f"{least}-{most}" for least, most in zip(first, BUCKETS, strict=False)), f"{first[-1]}+"]
     buckets: dict[str, list[int]] = {name: [] for name in names}

@@ -25,7 +25,7 @@ logger = logging.get_logger(__name__)
 
 
 class Measurements(Record):
-    """The number of sentences of a test set, and the measurements of the model that translates the test set.
+    """The loss of a model on a test set, the number of sentences, and the time of the translation.
 
     Attributes:
         loss: The loss on the references in nats per token; None if all references are too long for the model.

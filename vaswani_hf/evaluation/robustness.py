@@ -1,9 +1,9 @@
 """Scores systems on changed copies of a test set, for example with typos, in upper case or without final
 punctuation.
 
-The changes are the perturbations of `data.augment` (perturbations.py). Each changed copy of the test set
-applies one perturbation to all sentence pairs. Some perturbations, such as upper case, change the reference
-translations too.
+The changes of the test set are the perturbations of `data.augment` (perturbations.py). Each changed copy of
+the test set applies one perturbation to all sentence pairs. Some perturbations, such as upper case, change
+the reference translations too.
 """
 
 from collections.abc import Mapping, Sequence

@@ -75,8 +75,8 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
         for keyword in keywords:
             field = message.get(keyword, _Field(keyword, "msgstr", end, end, ""))
             if not field.string:
-                # Plural form 0 is translated from the singular. If the target language has only one form,
-                # form 0 is translated from the plural.
+                # Plural form 0 is the translation of the singular (`msgid`). If the target language has only
+                # one form, form 0 is the translation of the plural (`msgid_plural`).
                 is_singular = keyword == "msgstr[0]" and len(keywords) > 1
                 new = _lines_of(keyword, singular if is_singular else plural)
                 edits.append((field.start, field.end, new))

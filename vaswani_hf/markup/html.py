@@ -107,8 +107,8 @@ class _Reader(HTMLParser):
 
     def _elements(self) -> "list[tuple[str, str, str, bool]]":
         """Return a tuple (kind, name, source code, False) for each tag and each text, and a tuple (kind,
-        name, source code, True) for an element that is not translated. The name of an untranslated element is
-        empty if the element has no end tag, or contains another element with `translate="yes"`.
+        name, source code, True) for an element that is not translated. For an untranslated element, `name` is
+        an empty text if the element has no end tag, or contains an element with `translate="yes"`.
         """
         ends, are_closed = self._ends()
         last = len(self._events) - 1
@@ -187,7 +187,9 @@ class _Reader(HTMLParser):
         return parts
 
     def text_parts(self) -> list[str | Passage]:
-        """Divide the document into parts, with a `Passage` for each text between the tags of blocks."""
+        """Divide the document into parts, with a `Passage` for each text between the tags of block elements,
+        such as `<p>`.
+        """
         parts: list[str | Passage] = []
         pieces: list[Piece] = []
         for kind, name, raw, is_kept in self._elements():

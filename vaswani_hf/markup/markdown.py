@@ -98,8 +98,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
         place = _place_of(token, content, lines, cursor)
         pieces = _InlineReader(token.content).pieces_of(token.children)
         if place is None:
-            # Move the cursor to the end of the line. Otherwise, the search for a later table cell could find
-            # text inside this cell.
+            # Move the cursor to the end of the line. Otherwise, the search for the text of a later table cell
+            # could match text inside the skipped cell.
             if token.map is not None:
                 cursor = token.map[0], len(lines[token.map[0]])
             continue

@@ -30,7 +30,7 @@ _VARIABLE = rf"(?<![\w%])%(?!{_CONVERSION}%)[A-Za-z_][\w.]*%(?![\w%])"
 _URL = r"""(?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]"""
 # Matches placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside
 # a word. Without the look-behind assertions, the search time would grow with the square of the length of a
-# word. The match of a placeholder such as `%s` includes a URL that directly follows the placeholder.
+# word. If a URL directly follows a placeholder such as `%s`, the match of the placeholder includes the URL.
 PLACEHOLDER = re.compile(
     rf"{_ERB}|{_PHP}|{_JINJA}|{_TOOLKIT}|{_VARIABLE}|{_FORMAT}(?:{_URL})?|(?<!\w){_URL}"
     r"""

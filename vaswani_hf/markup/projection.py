@@ -126,8 +126,9 @@ def _place_pairs(
     """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`. First, place
     each pair of tags for which `_aligned_range` finds a range of the translation. If the pair encloses text
     of several sentences, `_aligned_range` must find a range in each sentence. Then place each remaining pair
-    of tags around one target word outside of all placed pairs. If the remaining pair is the only entry of
-    `pairs`, the remaining pair encloses the whole translated sentence inside `parent`.
+    of tags around one target word outside of all placed pairs. An empty pair encloses no word. If no such
+    target word is left, a pair also encloses no word. If the remaining pair is the only entry of `pairs`, the
+    pair encloses the part of the translated sentence that is inside `parent`.
     """
     free = [True] * len(target)
     unsure = []
@@ -236,7 +237,7 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
     """Set the range of a pair of tags to the longest sequence of free target units between `start` and `end`.
-    A unit is free if no placed pair of tags with the same parent as `pair` encloses the unit.
+    A unit is free if the unit is outside the ranges of the already placed pairs of tags with the same parent.
     """
     best = (start, start)
     run_start = start
@@ -250,7 +251,7 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 
 
 def _position(node: Node, parent: Node, aligned: Aligned, sentences: Sequence[Bounds]) -> int:
-    """Return the index of the target unit before which `node` is placed.
+    """Return the index of the translation unit before which a tag or an unchangeable part (`node`) is placed.
 
     `node` is placed directly after the translation of the source unit before `node`. If the preceding source
     unit has no translation, the node comes directly before the translation of the following source unit. For
@@ -284,9 +285,9 @@ def _position(node: Node, parent: Node, aligned: Aligned, sentences: Sequence[Bo
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """Move a node without words, such as an image, out of a pair of tags if the pair encloses the node in the
-    translation, but not in the source text. If the node precedes the tags in the source, put the node before
-    the opening tag. Otherwise, put the node after the closing tag.
+    """Move a node without words, such as an image, out of each pair of tags that encloses the node only in
+    the translation. If the node precedes the pair of tags in the source text, put the node before the opening
+    tag. Otherwise, put the node after the closing tag.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:
@@ -383,8 +384,8 @@ class _Writer:
         return before, after
 
     def _is_after_atom(self, node: Node) -> bool:
-        """Return True if an unchangeable part was written last, and the source has no `Unit` between the
-        unchangeable part and `node`.
+        """Return True if the last written part is an unchangeable part (atom), and the source has no `Unit`
+        between the atom and `node`.
         """
         last = self._last_node
         return last is not None and last.kind == "atom" and last.source_start == node.source_start
@@ -403,8 +404,8 @@ class _Writer:
         return space
 
     def _space_after(self, node: Node) -> str:
-        """Return the space after a node without words, such as an image. The space that belongs to the next
-        word has already been written in front of the node.
+        """Return the space after a node without words, such as an image. The space that the translation has
+        before the next word has already been written before the node.
         """
         is_next = self._is_aligned(node.start, node.source_start)
         if not node.after or (is_next and node.after.isalnum()):

@@ -440,10 +440,10 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
     """Register a new score function for attention. After the call of `register_attention`, the config fields
     `attention_score` and `cross_attention_score` accept the new name.
 
-    A model with the new name in its config uses the class in training and in the search. If the config of a
-    checkpoint contains the registered name, the checkpoint also contains the Python file that defines the
-    class. To load such a checkpoint, call `register_attention` first, or pass `trust_remote_code=True` in a
-    Python process that has not imported the package.
+    A model with the new name in its config uses the class in training and in the search. A checkpoint with
+    the registered name in its config also contains the Python file that defines the attention class. To load
+    such a checkpoint, call `register_attention` first, or pass `trust_remote_code=True` in a Python process
+    that has not imported the package.
 
     Args:
         name (str): The name of the score function in configs. The name must not be the name of a built-in

@@ -119,8 +119,8 @@ class FinishedTranslations:
     Attributes:
         scores: The scores, [B, K] float32. The score of a missing translation is `EMPTY_SCORE`.
         lengths: The numbers of new tokens, [B, K] int64. A missing translation has the length 0.
-        paths: The tokens, [B, K, T, 1 or 2] int64, see `Beams`. If a translation is missing, its row contains
-            only the prompt and padding.
+        paths: The tokens, [B, K, T, 1 or 2] int64, in the format of `Beams.paths`. If a translation is
+            missing, its row contains only the prompt and padding.
     """
 
     def __init__(self, prompts: torch.Tensor, fill: int):

@@ -79,8 +79,8 @@ class TreeKVCache:
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # The number of cached tokens that belong to at least one beam: the maximum over the sentences. The
-        # number is `sys.maxsize` until the search has counted the cached tokens.
+        # The number of cached tokens of a sentence that belong to at least one beam, as the maximum over all
+        # sentences. The number is `sys.maxsize` until the search has counted the cached tokens.
         self.num_living = sys.maxsize
         # The additive attention mask [N, beams, capacity], or None if every beam can attend to every token.
         self.visible: torch.Tensor | None = None

@@ -20,7 +20,7 @@ from .errors_vaswani import InvalidValueError
 
 
 def checked_models(ensemble: Any) -> list[Any]:
-    """Return the models of an ensemble as a list. Raise an error if an element is not a model."""
+    """Return the models of an ensemble as a list. Raise an error if `ensemble` is not a list of models."""
     if not isinstance(ensemble, (list, tuple)):
         raise InvalidValueError(
             f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as "

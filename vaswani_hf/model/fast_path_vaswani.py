@@ -45,8 +45,8 @@ def class_permits_fast_path(kind: type, *methods: str) -> bool:
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
     """Return True if faster code can replace all `methods` of a module. Return False if a subclass or an
-    attribute of the module overrides one of the `methods`. For "forward", also return False if the module has
-    hooks or is compiled.
+    attribute of the module overrides one of the `methods`. If `methods` contains "forward", also return False
+    for a module that has hooks or is compiled.
     """
     is_replaced = any(name in vars(module) for name in methods)
     if is_replaced or not class_permits_fast_path(type(module), *methods):

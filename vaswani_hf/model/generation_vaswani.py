@@ -96,7 +96,7 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
 def config_with(
     names: Sequence[str], settings: Mapping[str, Any], generation_config: Any
 ) -> GenerationConfig:
-    """Return a generation config that contains the settings `names`. `setting_of` determines the value of
+    """Return a generation config with the settings that `names` lists. `setting_of` determines the value of
     each setting.
     """
     return GenerationConfig(**{name: setting_of(name, settings, generation_config) for name in names})

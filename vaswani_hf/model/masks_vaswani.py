@@ -324,7 +324,7 @@ def window_mask(
 
     `states` [B, T, D] contains the vectors of the new tokens. `cache` contains the keys of earlier tokens.
     `attention_mask` [B, S] is nonzero for real tokens. Padding does not count in the distance between two
-    tokens. If `is_recorded` is True, return a mask for eager attention.
+    tokens. If the model returns attention weights (`is_recorded` is True), return a mask for eager attention.
     """
     length = states.shape[1]
     past = 0

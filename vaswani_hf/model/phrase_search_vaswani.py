@@ -200,8 +200,8 @@ class PhraseCandidates(CandidateSelection):
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
         # Compare more than `num_kept` next tokens of each beam, because some of the next tokens can be end
-        # tokens or tokens of phrases. At least `num_kept` tokens that are neither end tokens nor tokens of
-        # phrases must remain.
+        # tokens or tokens of phrases. At least `num_kept` of the compared tokens must be neither end tokens
+        # nor tokens of phrases.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         numbers = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_compared = torch.tensor(numbers, device=device)  # [B]

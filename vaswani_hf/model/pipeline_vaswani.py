@@ -48,7 +48,8 @@ class TranslationPipeline(Pipeline):
     Settings of `generate` in a call override settings in the constructor. Settings in the constructor
     override the `task_specific_params` of the checkpoint, and the `task_specific_params` override the
     `generation_config`. Without any setting, the search has 4 beams. If no length limit is set, a translation
-    has at most 256 tokens. With a Vaswani model, the default limit is the number of source tokens plus 50.
+    has at most 256 tokens. For a Vaswani model, the default length limit of a translation is the number of
+    source tokens plus 50.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM

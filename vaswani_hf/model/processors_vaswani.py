@@ -1,6 +1,6 @@
 """Logits processors and a stopping criterion that `generate` adds if transformers runs the decoding, for
-example for sampling. `BeamSearch` uses no class of this file, because `BeamSearch` checks length limits and
-logits with its own code.
+example for sampling. `BeamSearch` uses no class of this file, because `BeamSearch` has its own code for the
+length limits and for the check of the logits.
 
 This file is saved with every checkpoint because `generate` uses the classes of this file.
 

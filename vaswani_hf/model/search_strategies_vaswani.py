@@ -242,7 +242,8 @@ class StoppingRule(Protocol):
     """Decides whether the search ends for a sentence before the length limit."""
 
     def may_improve(self, search: RunningSearch, finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        """Return True where an unfinished translation could become a result of the sentence, [N] bool.
+        """Return True for each sentence for which an unfinished translation could still become a result, [N]
+        bool.
 
         `finished` [N, K] are the scores of the finished translations, best first, or `EMPTY_SCORE` for
         missing translations. `best` [N] is the highest summed log-probability of a candidate that has not

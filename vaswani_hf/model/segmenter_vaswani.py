@@ -124,7 +124,7 @@ class Segmenter:
         tag_ids = ids[:1] if ids[0] in self.tokenizer.first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
-        # The maximum number of tokens in a piece, not counting the language tag and `</s>`.
+        # The maximum number of tokens in a piece of the segment, not counting the language tag and `</s>`.
         room = max_length - 1 - len(tag_ids)
         if room < 1:
             raise ValueError(

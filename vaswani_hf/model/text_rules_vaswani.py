@@ -386,11 +386,12 @@ def ngram_size_without_loops(source: str) -> int:
     """Return the `no_repeat_ngram_size` for a second translation of `source`, if the first translation
     repeats a word or phrase in a loop.
 
-    The n-gram size is 3 for long texts, because a correct long sentence can contain the same two tokens
-    twice. The n-gram size is 2 for short texts. A small Multi30k model repeated a word or phrase in a loop
-    for 20 of 950 short inputs. With the n-gram size 3, the second translation of 19 of these inputs repeated
-    a word or phrase three times in a row. With the n-gram size 2, only 2 of the second translations repeated
-    a word or phrase three times in a row.
+    For long texts, the n-gram size is 3, because a correct long sentence can contain the same pair of tokens
+    twice. For short texts, the n-gram size is 2. A small Multi30k model repeated a word or phrase in a loop
+    for 20 of 950 short inputs. Each of the 20 inputs was translated a second time with
+    `no_repeat_ngram_size`. With the size 3, 19 of the second translations repeated a word or phrase three
+    times in a row. With the size 2, only 2 of the second translations repeated a word or phrase three times
+    in a row.
     """
     return 2 if len(source.split()) <= SHORT else 3
 

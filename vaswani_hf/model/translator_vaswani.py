@@ -458,7 +458,7 @@ def _warn_of_limit(
         return
     longest = max((len(segment.token_ids) for segment in segments), default=0)
     limit = max_new_tokens_of(config, longest, prompt_length=1)
-    # Warn at 90 % of the length limit, as transformers 4 does.
+    # Warn if a source text is longer than 90 % of the length limit for translations, as transformers 4 does.
     if longest > 0.9 * limit:
         logger.warning(
             f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the "

@@ -102,8 +102,8 @@ def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, in
     """Count the scored constituents of a tree by (label, start, end). The start and the end are word indices
     that do not count punctuation.
     """
-    # `places[i]` is the number of words before word `i` that are not punctuation. The last entry of `places`
-    # is the number of all words of the sentence that are not punctuation.
+    # `places[i]` is the number of words before word `i`, without punctuation. The last entry of `places` is
+    # the number of words in the sentence, without punctuation.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
     for label, start, end in tree.constituents:

@@ -27,9 +27,9 @@ FIGURES_FILE = "figures.json"
 _FORMATS = (".png", ".svg")
 # An antecedent is at least this number of words before its pronoun.
 _PRONOUN_DISTANCE = 2
-# The minimum distances (words) between a verb and its complement that are tried by default. The first minimum
-# distance with at least `_ENOUGH_PAIRS` pairs in each half of the texts is used, otherwise the last minimum
-# distance.
+# The minimum distances (words) between a verb and its complement, in the order in which they are tried by
+# default. The first distance for which each half of the texts has at least `_ENOUGH_PAIRS` pairs is used. If
+# no distance has enough pairs, the last distance is used.
 _VERB_DISTANCES = (4, 3, 2)
 _ENOUGH_PAIRS = 10
 _PAPER_WIDTH = 512
@@ -51,8 +51,8 @@ class RunRecord:
 
 
 def read_run(folder: Path, training: AnyTraining | None, d_model: int) -> RunRecord | None:
-    """Return the record of the run that trained the checkpoint in `folder`. Return None if the recipe or the
-    log of the run is missing.
+    """Return the log, the schedule and the learning rates of the run that trained the checkpoint in `folder`.
+    Return None if the recipe or the log of the run is missing.
     """
     recipe = recipe_file(folder)
     metrics = [] if recipe is None else read_metrics(recipe.parent / METRICS_FILE)

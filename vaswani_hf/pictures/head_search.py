@@ -32,10 +32,10 @@ class Occurrence:
     key: int
     # The attention weight [N, H] of each head from the word `query` to the word `key`.
     weights: torch.Tensor
-    # For each head [N, H], True if `query` gives no other word of the sentence a larger attention weight than
-    # `key`.
+    # For each head [N, H], True if the attention weight from `query` to `key` is the largest weight of
+    # `query` in the sentence.
     is_largest: torch.Tensor
-    # For each head [N, H], the mean weight of all word pairs in the sentence with the distance `key - query`.
+    # For each head [N, H], the mean weight of all word pairs with the distance `key - query` in the sentence.
     same_distance: torch.Tensor
 
 
@@ -45,8 +45,9 @@ class Statistics:
 
     # For each relation between words, the pairs of related words, in the order of the sentences.
     occurrences: list[list[Occurrence]]
-    # For each sentence, a tensor [layers, heads, heads]: the total variation distance between the attention
-    # weights of two heads of a layer, as the mean over the query words of the sentence.
+    # For each sentence, a tensor [layers, heads, heads] with an entry for each pair of heads in a layer. The
+    # entry is the total variation distance between the attention weights of the two heads, averaged over the
+    # query words.
     distances: dict[int, torch.Tensor] = field(default_factory=dict)
     # For each sentence, a tensor [layers, heads, heads] with a value for each pair of heads in a layer. The
     # value is the share (0 to 1) of query words whose most attended key word differs between the two heads.
@@ -136,7 +137,7 @@ def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, fl
 
 
 def _mean_of_head(tensors: Sequence[torch.Tensor], head: Head) -> float:
-    """Average the entry of one head over several tensors [N, H]."""
+    """For one head, return the mean of the entries of the head in several tensors [N, H]."""
     return torch.stack([tensor[head.layer, head.head] for tensor in tensors]).float().mean().item()
 
 

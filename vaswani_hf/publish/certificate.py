@@ -23,7 +23,8 @@ class CertificateRow(Record):
     Attributes:
         engine (str): The title of the export format, such as "CTranslate2", or "vaswani_hf".
         weights (str): The dtype of the weights: "float32", or a quantization such as "int8".
-        status (str): "measured", "not installed", "not expressible" or "failed".
+        status (str): "measured", "not installed", "failed", or "not expressible" if the export format cannot
+            express a part of the checkpoint.
         message (str): Why the engine was not measured, or the limit that a result of the engine exceeds.
         num_beams (int): The number of beams of the search.
         length_penalty (str): The length penalty, such as "gnmt 0.6". Empty for greedy search.

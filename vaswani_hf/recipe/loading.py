@@ -136,7 +136,9 @@ def _set_value(content: RecipeContent, name: FullName, value: Any) -> None:
 
 
 def _named_values(content: RecipeContent) -> Iterator[tuple[FullName, Any]]:
-    """Yield the full name and the value of each key. Keys outside sections come first."""
+    """Yield the full name and the value of each key: first the keys outside sections, then the keys in
+    sections.
+    """
     for key, value in content.items():
         if key not in SECTIONS:
             yield FullName(str(key)), value

@@ -1,9 +1,9 @@
 """Reads the recipe in the folder of a run, and converts a recipe to the form that is published with the
 model.
 
-The published form names files without their folders, and does not name the repository to push to. A resumed
-run compares its recipe with the saved recipe, both in the published form. Therefore a run can be resumed on a
-machine on which the data files are in other folders.
+The published form names files without their folders, and does not name the repository to push to. To compare
+its recipe with the saved recipe, a resumed run converts both recipes to the published form. Therefore a run
+can be resumed on a machine on which the data files are in other folders.
 """
 
 import os

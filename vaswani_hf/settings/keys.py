@@ -10,8 +10,8 @@ from .base import Settings, facts_of, field_with_facts
 # the following:
 # - "fixed": The run refuses the new value with an error, because the value changes the training steps.
 # - "free": An unfinished run continues with the new value. A finished run stays as it is.
-# - "continue": An unfinished run and a finished run continue with the new value. "continue" is the choice for
-# a key if a new value of the key requires more training steps, different final weights or new scores.
+# - "continue": An unfinished run and a finished run continue with the new value. A key is declared "continue"
+# if its new value requires more training steps, different final weights or new scores.
 OnResume = Literal["fixed", "free", "continue"]
 
 
@@ -45,7 +45,9 @@ def recipe_key(
 
 
 def on_resume(section: type[Settings], key: str) -> OnResume:
-    """Return what a resumed run does if a key in a section has another value than in the earlier run."""
+    """Return "fixed", "free" or "continue": how a resumed run handles a new value of `key` in the section
+    `section`.
+    """
     field = section.model_fields.get(key)
     if field is None:
         # The key belongs to another task, or to an earlier version of the package.

@@ -66,8 +66,7 @@ class InitFrom(Settings):
     def _check_any(self) -> Self:
         if not self.by_stack():
             raise InvalidValueError(
-                "`model.init_from` must name a model, or a model for `encoder`, for `decoder` or for each "
-                "of them, but names none."
+                "`model.init_from` must name a model, or models for `encoder`, `decoder` or both, but names none."
             )
         return self
 

@@ -124,8 +124,8 @@ class LanguageModelingTask(Task):
     hub_name: str
     # The first sentence of the model card. `{language}` stands for the language.
     description: str
-    # Two example inputs for model cards: the first for a model of number words (`data.corpus`), the second
-    # for any other model.
+    # Two example inputs for model cards: the first for a model that is trained on number words
+    # (`data.corpus`), the second for any other model.
     examples: tuple[str, str]
     # A sentence of the model card about the tokens that the scores include.
     scored_how = ""

@@ -22,14 +22,15 @@ from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 
 # On a CPU, the trainer divides a large batch into parts whose size is at most `MAX_PART_SIZE`. The size of a
-# part of a batch is `d_model` times the number of its source or target positions, whichever is larger.
-# Smaller parts need less padding and less memory, but each additional forward and backward pass costs time.
+# part of a batch is `d_model` times the number of its source or target positions, whichever is larger. With a
+# regulariser, the positions of all forward passes count. Smaller parts need less padding and less memory, but
+# each additional forward and backward pass costs time.
 MAX_PART_SIZE = 2**19
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """Return the maximum number of source positions that a part can have if the trainer divides a batch on a
-    CPU. The limit applies to the target positions too. Return None if the trainer does not divide batches.
+    """Return the maximum number of source positions of a part if the trainer divides a batch on a CPU. The
+    maximum number of target positions is the same. Return None if the trainer does not divide batches.
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions

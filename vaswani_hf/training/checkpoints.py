@@ -209,8 +209,8 @@ def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[in
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """Return the checkpoints that `save_steps` scheduled. Leave out checkpoints that were saved for another
-    reason, such as a signal that stopped the run.
+    """Return the checkpoints that were saved because of the setting `save_steps`. Leave out checkpoints that
+    were saved for another reason, such as a signal that stopped the run.
     """
     found = []
     for checkpoint in checkpoints:

@@ -57,7 +57,7 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
     if names.keys() - set(model.stacks):
         parts = " or ".join(f"`{stack}`" for stack in model.stacks)
         raise InvalidValueError(
-            f"`model.init_from` must name a model for {parts}, but is {names}; the model of this task has no "
+            f"`model.init_from` must have only the key {parts}, but is {names}; the model of this task has no "
             "other part."
         )
     found = {}

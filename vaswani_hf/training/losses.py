@@ -64,7 +64,7 @@ class TrainingLosses:
 
     def add_gradient_norm(self, norm: torch.Tensor) -> None:
         """Add the gradient norm of an optimizer step to the sum of the norms."""
-        # If the gradients are sharded, the norm is a DTensor. `full_tensor` then computes the norm over all
+        # If the gradients are sharded, the norm is a DTensor, and `full_tensor` computes the norm over all
         # processes.
         whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         self._gradient_norm = self._gradient_norm + whole

@@ -109,8 +109,9 @@ class PlannedFlops:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedMemory:
-    """The memory of a training step on a GPU (`accelerator`) and on a CPU (`processor`). If the trainer
-    divides batches on a CPU, the field `processor` contains the memory for one part of a batch.
+    """The memory of a training step: on a GPU (the field `accelerator`) and on a CPU (the field `processor`).
+    If the trainer divides batches on a CPU, the field `processor` contains the memory for one part of a
+    batch.
     """
 
     accelerator: StepMemory
@@ -318,7 +319,7 @@ def _speed_on(name: str | None, flops: PlannedFlops, training: AnyTraining) -> _
 
 def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[Job]:
     """Return the cost on each one-GPU machine of Hugging Face Jobs, the cheapest first. `flops` is the number
-    of FLOPs of the run, if known. `peak_memory` is the memory of a step in bytes.
+    of FLOPs of the run, if known. `peak_memory` is the largest memory use during a training step, in bytes.
     """
     if flops is None:
         return []
@@ -413,7 +414,7 @@ def paper_seconds(flops: float, length: int) -> float:
 
     The estimate assumes as many FLOPs per second as in the paper's training of the base model or the big
     model. Of the base model and the big model, the estimate uses the model whose FLOPs per step are closer to
-    `flops`. `flops` must be counted for sentences of `length` tokens.
+    `flops`. `flops` are the counted FLOPs of a step in which each sentence has `length` tokens.
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference
@@ -421,8 +422,8 @@ def paper_seconds(flops: float, length: int) -> float:
 
 @cache
 def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """Return two numbers for one step of the base model and of the big model: the counted FLOPs, and the
-    seconds that the paper reports.
+    """For the base model and the big model, return the counted FLOPs of a step, and the seconds that the
+    paper reports for a step.
     """
     base = VaswaniConfig()
     big = VaswaniConfig(

@@ -46,7 +46,7 @@ class Processes:
 
     def run_on_main(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the first process, and return its picklable result in all processes. If the
-        function fails, all processes end, and the first process raises the error.
+        function fails, the first process raises the error, and the other processes exit.
         """
         result = self._call_in_first(partial(function, *args, **kwargs))
         return self._broadcast(result)
@@ -77,7 +77,7 @@ class Processes:
 
     def _call_in_first(self, function: Callable[[], Any]) -> Any:
         """Return the result of a function in the first process, and None in the other processes. If the
-        function fails, all processes end, and the first process raises the error.
+        function fails, the first process raises the error, and the other processes exit.
         """
         result = None
         error = None

@@ -75,7 +75,7 @@ def build_model(
     if not search:
         return built
     built.generation_config = GenerationConfig.from_model_config(config)
-    # Without `allow_custom_entries`, transformers ignores search settings that it does not define.
+    # Without `allow_custom_entries`, `update` ignores search settings that transformers does not define.
     built.generation_config.update(allow_custom_entries=True, **search)
     return built
 
@@ -115,7 +115,7 @@ def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
 
 @dataclass(frozen=True, kw_only=True)
 class StackParameters:
-    """The numbers of parameters in the layers of an encoder or decoder."""
+    """The number of parameters in all layers of an encoder or decoder: in total, and for each kind of module."""
 
     total: int
     attention: int

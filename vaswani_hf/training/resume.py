@@ -30,8 +30,8 @@ def is_finished(folder: Path, new_values: dict[str, Any], saved_values: dict[str
     """Return True if a folder contains a finished run, and if the new recipe needs neither more training nor
     new scores.
 
-    `new_values` maps keys to their values in the new recipe, for all keys whose `OnResume` value is
-    "continue". `saved_values` maps the keys of `new_values` to the values in the saved recipe. If a key is in
+    `new_values` maps each recipe key with the `OnResume` value "continue" to the value of the key in the new
+    recipe. `saved_values` maps the keys of `new_values` to the values in the saved recipe. If a key is in
     `saved_values` and in results.json, the function uses the value in results.json.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()

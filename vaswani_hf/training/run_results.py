@@ -114,7 +114,9 @@ def _new_training_record(trainer: VaswaniTrainer) -> TrainingRecord:
 
 
 def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> ScoresRecord | None:
-    """Score the saved checkpoint on the test split, if any. Write the outputs, and print the scores."""
+    """Score the saved checkpoint on the test split, if the run has a test split. Write the outputs, and print
+    the scores.
+    """
     folder = Path(trainer.args.output_dir)
     test = trainer.corpus.texts["test"]
     if test is None:

@@ -5,8 +5,8 @@ the search of this package in these points:
 
 - CTranslate2 has no search with `early_stopping="never"`. Therefore this backend first searches a sentence
   with a small token limit. If an unfinished beam could still become a better translation, the backend
-  searches the sentence again with a larger token limit. The backend finds the same translations as the search
-  of this package, but is slower than CTranslate2's own search.
+  searches the sentence again with a larger token limit. With `early_stopping="never"`, the backend finds the
+  same translations as the search of this package, but is slower than CTranslate2's own search.
 
 - With `early_stopping=False`, the default, CTranslate2 stops when `2 * num_beams` translations have finished.
   With the length penalty `gnmt`, the search of this package stops when no better translation is possible. The
@@ -367,7 +367,8 @@ class CTranslate2Backend:
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
         """Use a greedy search to compute the attention weights of the first target token. For the first
-        target token, CTranslate2's beam search returns the weights of another sentence of the batch.
+        target token of a sentence, CTranslate2's beam search returns the attention weights of another
+        sentence in the batch.
         """
         results = self._translator.translate_batch(
             source,

@@ -48,8 +48,8 @@ def translate_remaining(
     if num_workers > 1 and options.seed is None:
         window = -(-window // num_workers)
     # With a seed, do not divide `options.window` by the number of worker processes, because the sampled
-    # tokens depend on the window size. A resumed run translates a whole window again, because the rounding
-    # errors of a sentence depend on the other sentences of the batch.
+    # tokens depend on the window size. A resumed run translates the whole unfinished window again, because
+    # the rounding errors of a sentence depend on the other sentences of its batch.
     begin = done - done % window
     translator = None
     if num_workers == 1 or dtype == "auto":
@@ -61,7 +61,7 @@ def translate_remaining(
     remaining: Iterator[Any] = islice(requests, begin, None)
     starts_processes = False
     if num_workers > 1:
-        # Start worker processes only if the input is longer than one window.
+        # Start worker processes only if more than `window` requests remain.
         first = list(islice(remaining, window + 1))
         remaining = chain(first, remaining)
         starts_processes = len(first) > window

@@ -16,9 +16,9 @@ MOMENTUM = 0.95
 # The coefficients and the number of iterations of the Newton-Schulz iteration (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
-# The smallest number of rows and columns for which the Newton-Schulz iteration is faster in bfloat16 than in
-# float32. `LEAST_SIDE_IN_BFLOAT16` was measured on processors with AVX512-BF16 instructions
-# (scripts/benchmarks/bf16.md).
+# The Newton-Schulz iteration is faster in bfloat16 than in float32 if a matrix has at least
+# `LEAST_SIDE_IN_BFLOAT16` rows and columns. `LEAST_SIDE_IN_BFLOAT16` was measured on processors with
+# AVX512-BF16 instructions (scripts/benchmarks/bf16.md).
 LEAST_SIDE_IN_BFLOAT16 = 128
 
 
