@@ -11,8 +11,8 @@ Two other files also replace something: registration.py adds the pipeline tasks 
 transformers, and training/step_cost.py replaces two functions of PyTorch to count the memory that attention
 and dropout use on a GPU.
 
-This file imports neither torch nor transformers, because the functions must be called before or during the
-import of transformers.
+The module level of this file imports neither torch nor transformers, because some of its functions must run
+before the import of transformers.
 """
 
 import logging

@@ -443,7 +443,7 @@ def test_tensor_parallelism_refuses_scores_with_parameters(tmp_path, monkeypatch
     monkeypatch.setattr(VaswaniForSeq2SeqLM, "_tp_size", 2)
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "plain")
     message = (
-        "`tp_plan` must be left out, because attention scores with parameters are not split between devices."
+        "`tp_plan` must be left out, because score functions with parameters are not split between devices."
     )
     with refused(message):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "learned")

@@ -228,7 +228,7 @@ def test_a_push_is_checked_after_the_download(hub, repo_id, tiny_checkpoint, vas
     )
     code, out, sentence = vaswani("push", folder, repo_id, "--tag", "v1.0")
     assert code == 1 and out.startswith("pushed to ")
-    differ = "The files that were downloaded after the push differ in generation_config.json."
+    differ = "After the push, the downloaded files differ from the pushed files in generation_config.json."
     assert sentence == f"{differ} {in_spite(hub, repo_id)}"
     hub.fault("GET", "/resolve/.*/tokenizer.json", status=403)
     code, _, sentence = vaswani("push", folder, repo_id, "--tag", "v1.0")

@@ -52,7 +52,7 @@ def test_a_detector_chooses_the_direction():
     assert directions.find("auto", "en", ["nl zin"]).source == "de"
     assert directions.confidences(["de Satz"]) == {"de": 0.9, "en": 0.05, "nl": 0.05}
     unknown = Directions([("xx", "de", model()), ("yy", "de", model())], detector)
-    with pytest.raises(ValueError, match="does not detect these languages; the source languages are xx, yy"):
+    with pytest.raises(ValueError, match="has detected no source language; the source languages are xx, yy"):
         unknown.find("auto", "de", ["xx"])
 
 
@@ -85,7 +85,7 @@ def test_find(source, target, found):
         ("it", "de", "it is not supported; the source languages are en, nl."),
         ("en", "it", "en cannot be translated to it; the target languages of en are de, fr."),
         ("en", None, "The target language must be given, because en has the target languages de, fr."),
-        ("auto", "de", "The source language must be given, because the service does not detect these "),
+        ("auto", "de", "The source language must be given, because the service has detected no source "),
         ("auto", "it", "No model translates to the target language; `/languages` lists the languages."),
     ],
 )

@@ -43,9 +43,9 @@ from .explanation import (
 from .recording import CandidateRecorder, ProcessorRecorder
 
 # The runners-up of a target word are the most probable other words in its place. Find at most
-# `NUM_RUNNERS_UP` other words for each target word. For each other word, multiply the probabilities of its
-# tokens, up to and including the first token that differs from the target word. Ignore words with a product
-# of probabilities below `LEAST_PROBABILITY`.
+# `NUM_RUNNERS_UP` other words for each target word. The probability of another word is the product of its
+# token probabilities, up to and including the first token that differs from the target word. Ignore other
+# words if the product of their token probabilities is below `LEAST_PROBABILITY`.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 
@@ -291,8 +291,8 @@ class _Explainer:
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If `token` directly follows the runner-up (a word), `token` decides that the runner-up has no more
-        # tokens. Therefore the probability of the runner-up includes the probability of `token`.
+        # If `token` directly follows the runner-up (a word), the probability of the runner-up includes the
+        # probability of `token`, because `token` ends the word.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,

@@ -22,7 +22,8 @@ import torch
 
 from ..model.text_rules_vaswani import token_texts
 
-# In bytes: the maximum size of a page, and the estimated size of a page without its attention weights.
+# `MAX_PAGE_SIZE` is the maximum size of a page in bytes. `_OTHER_BYTES` is the estimated size of a page
+# without its attention weights in bytes.
 MAX_PAGE_SIZE = 1_500_000
 _OTHER_BYTES = 400_000
 # Attention weights are stored as integers from 0 to this number. The largest rounding error is
@@ -111,17 +112,17 @@ class Node:
         state (str): "beam" if the hypothesis became one of the K beams. "finished" if the hypothesis ended at
             this node, with an end token or at the length limit, and was among the K best candidates of its
             step. Otherwise "dropped".
-        left (int or None): The last step at which the search dropped a hypothesis that contains this node.
+        left (int or None): The step at which the search dropped the last hypothesis that contains this node.
             None if a hypothesis with this node has finished, or is still a beam at the end of the search.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
             child node is its `log_prob` / t, minus the normalizer for t. `normalizers` is None if the search
-            did not extend the hypothesis that ends with this node.
+            predicted no token after this node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
             by `coverage_penalty`. The coverage term of a node includes the attention weights of the step that
             predicts the children of the node. Therefore the score of a hypothesis uses the coverage term of
             the second-to-last node of the hypothesis. `coverage` is None if the search has no coverage
-            penalty, or if the search did not extend the hypothesis that ends with this node.
+            penalty, or if the search predicted no token after this node.
     """
 
     parent: int

@@ -1,6 +1,6 @@
 """Writes an explanation into a page: one HTML file that needs no network.
 
-`vaswani look` writes a page with one explanation. `vaswani export --format html` writes a page that
+`vaswani look` writes a page that explains one translation. `vaswani export --format html` writes a page that
 translates texts. On request, the exported page also explains how the model translated a sentence. The
 exported page contains the CSS of `view_style` and the JavaScript of `view_script`.
 """

@@ -106,8 +106,8 @@ class TreeRecorder:
         )
 
     def _finish(self, record: SearchRecord) -> list[int]:
-        """Set `Node.state` and `Node.left` of all nodes. Return the index of the last node (token) of each
-        finished hypothesis.
+        """Set `Node.state` of the finished hypotheses and of the beams of the last step, and set `Node.left`
+        of all nodes. Return the index of the last node (token) of each finished hypothesis.
         """
         finished: list[int] = []
         last_step = max(node.step for node in self.nodes)

@@ -24,8 +24,8 @@ CTRANSLATE2_KEY = "add_source_eos"
 GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# PEFT and transformers treat a folder with adapter_config.json as a PEFT adapter. If the folder also contains
-# a model, transformers adds the adapter to the model.
+# PEFT and transformers treat a folder with adapter_config.json as a PEFT adapter. If a folder contains both a
+# model and adapter_config.json, transformers adds the adapter to the model.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # The files of a checkpoint without which the model cannot run. The patterns in `MODEL_FILES` do not match the

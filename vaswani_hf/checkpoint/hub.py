@@ -81,7 +81,9 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """Return the seconds to wait before a new try, at least `pause`. Return None for a permanent error."""
+    """Return the seconds to wait before a new try, at least `pause`. Return None for an error after which the
+    call is not repeated.
+    """
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
     response = next((response for response in responses if response is not None), None)
@@ -141,7 +143,9 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def _http_kinds(error: BaseException) -> set[str]:
-    """Return the names of the exception's class and base classes that an HTTP library defines."""
+    """Return the class names of an exception, base classes included. Leave out classes that no HTTP library
+    defines.
+    """
     return {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith(_HTTP_LIBRARIES)}
 
 

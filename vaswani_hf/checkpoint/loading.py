@@ -202,8 +202,8 @@ def check_config(
     """Return the model type of a checkpoint. Raise a ValueError if the type is not one of `kinds`.
 
     `name` is the folder or repository that the user has named, for error messages. `needed` describes the
-    accepted model types in an error message. By default, the message contains the text `Kind.words` of each
-    accepted type.
+    accepted model types in an error message. By default, the message lists the `words` of each accepted type,
+    such as "a translation model".
     """
     path = folder / CONFIG_FILE
     # For a Hub repository without files, `folder` is a missing cache folder, and a message about the cache

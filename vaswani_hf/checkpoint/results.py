@@ -89,7 +89,7 @@ class ExampleRecord(Record):
 
 
 class SplitRecord(Record):
-    """The data of a split."""
+    """Describes where the data of the training, validation or test split comes from."""
 
     name: str | None = None
     title: str | None = None
@@ -116,7 +116,7 @@ class DataRecord(Record):
 
 
 class OriginRecord(Record):
-    """The checkpoint that `vaswani import` has read."""
+    """The checkpoint from which `vaswani import` has imported the model."""
 
     name: str
     format: str

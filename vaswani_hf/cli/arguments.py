@@ -202,8 +202,8 @@ def _read_number(kind: type, text: str) -> Any:
 def normalised(
     words: Sequence[str], options: type[Options], keys: Mapping[str, RecipeKey] | None = None
 ) -> list[str]:
-    """Write option names with underscores (`--some_name`), and add `=true` to each boolean option or recipe
-    key without a value (`--json=true`). `keys` is the result of `read_keys`.
+    """Write option names with underscores (`--some_name`). If a boolean option or recipe key has no value,
+    append `=true` (`--json=true`). `keys` is the result of `read_keys`.
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}

@@ -364,9 +364,9 @@ def _try_comet(options: EvaluateOptions, systems: "list[System]", test_set: "Tes
 
 
 def _metrics(scoring: _Scoring, system: str) -> tuple[Mapping[str, str], Callable[..., dict[str, Any]]]:
-    """Return the titles of the scores, and the function that computes the scores. By default, use the scores
-    of the recipe's task. Without a recipe, or with `--split_compounds`, use the scores of the task
-    `translation`.
+    """Return the titles of the scores, and the function that computes the scores. By default, the recipe's
+    task defines the scores. Without a recipe, or with `--split_compounds`, the task `translation` defines the
+    scores.
     """
     from ..evaluation.bleu import score_translations
     from ..tasks import TASKS

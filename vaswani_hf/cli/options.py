@@ -84,8 +84,8 @@ def on_command_line(
     **settings: Unpack[CommandLine],
 ) -> Any:
     """Declare a field of an options class with its option on the command line. `gt` is an exclusive limit. By
-    default, the help text is the string literal below the field. `description` is a help text that replaces
-    the string literal below the field.
+    default, the help text is the docstring below the field. If `description` is given, `description` is the
+    help text.
     """
     return field_with_facts(default, settings, gt=gt, ge=ge, le=le, description=description)
 

@@ -7,8 +7,8 @@ import sys
 
 def open_closed_streams() -> None:
     """Open the null device for each closed standard stream. If a stream stayed closed, the next file that
-    Python opens would get the file descriptor of the stream. Messages to the stream would then be written
-    into the file.
+    Python opens would get the file descriptor of the stream. Python would write the messages for the closed
+    stream into the opened file.
     """
     for number in range(3):
         try:

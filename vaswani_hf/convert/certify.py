@@ -286,8 +286,8 @@ def missing_libraries(entry: ExportFormat) -> str | None:
 
 
 def _exceeded_limit(row: CertificateRow, own: CertificateRow) -> str:
-    """Describe the first limit that an exported model exceeds. Return an empty string if the exported model
-    is within all limits.
+    """Describe the first limit that the differences between an exported model and the checkpoint exceed.
+    Return an empty string if the exported model is within all limits.
     """
     share = row.changed / row.sentences
     loss = own.bleu - row.bleu

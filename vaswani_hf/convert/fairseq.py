@@ -1,10 +1,10 @@
 """Imports the `.pt` files of fairseq whose architecture is `transformer` or a variant of `transformer` with
 other sizes, such as `transformer_wmt_en_de_big`.
 
-The settings of a model are in its `.pt` file. Old files have an argparse.Namespace under the key `args`. New
-files have a dict or an OmegaConf object under the key `cfg`. The vocabularies are the files dict.LANGUAGE.txt
-in the folder of the `.pt` file. The first token in a file dict.LANGUAGE.txt has the id 4, because fairseq
-gives the ids 0 to 3 to the special tokens.
+The settings of a model are in its `.pt` file. Old `.pt` files have an argparse.Namespace under the key
+`args`. Newer `.pt` files have a dict or an OmegaConf object under the key `cfg`. The vocabularies are the
+files dict.LANGUAGE.txt in the folder of the `.pt` file. The first token in a file dict.LANGUAGE.txt has the
+id 4, because fairseq gives the ids 0 to 3 to the special tokens.
 
 The models of fairseq differ from the paper in four points: the attention projections have biases; the
 sinusoids have the timescales of tensor2tensor, with all sines in the first half of the features; the first
@@ -223,7 +223,7 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         refuse(
             "arch", arch, "only the architecture `transformer` with an encoder and a decoder can be imported"
         )
-    # Ignore settings without a value: files of old fairseq versions lack newer settings.
+    # Check only settings with a true value, because a setting that is off can be None or False.
     require_all({name: value for name, value in settings.items() if value}, _REQUIRED)
     width = settings.get("encoder_embed_dim")
     for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):

@@ -3,8 +3,8 @@
 JoeyNMT tokenizes with the level `word` or `char`, with SentencePiece models, or with merges of subword-nmt.
 The imported tokenizer gives the same token ids as JoeyNMT. If a fast tokenizer cannot tokenize in the same
 way, the import creates a tokenizer that splits texts at spaces. If the vocabulary does not contain the result
-of a merge, subword-nmt and BPE models of SentencePiece undo the merge. Fast tokenizers cannot undo a merge.
-Therefore the vocabulary must contain the results of all merges.
+of a merge, subword-nmt and BPE models of SentencePiece undo the merge. Fast tokenizers of transformers cannot
+undo a BPE merge. Therefore the vocabulary must contain the results of all merges.
 """
 
 import re
@@ -130,8 +130,9 @@ def _subword_nmt(
 def _words(ids: Mapping[str, int], special: SpecialTokens) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    # The WordPiece decoder adds a space before each token that does not begin with `prefix`. No token begins
-    # with the private-use character U+E000, so the decoder writes spaces between all tokens.
+    # The WordPiece decoder adds a space before each token that does not begin with `prefix`. With the
+    # private-use character U+E000 as `prefix`, the decoder writes spaces between all tokens, because no token
+    # begins with U+E000.
     backend.decoder = decoders.Sequence([decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()])
     return imported_tokenizer(backend, ids, special)
 

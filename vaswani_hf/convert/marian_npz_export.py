@@ -267,8 +267,9 @@ def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
     The function returns a shared or tied weight under each of its names, because the export can change the
     weight separately for each name. Attention layers without biases get biases of zeros, because Marian
-    always adds biases. `<pad>` can have the probability 0 in the checkpoint. The export then gives `<pad>` a
-    very low output bias, or removes the rows of `<pad>` from the embeddings and the output projection.
+    always adds biases. Some models always give `<pad>` the probability 0. For such a model, the export gives
+    `<pad>` a very low output bias, or removes the rows of `<pad>` from the embeddings and the output
+    projection.
     """
     config = model.config
     state = {name: tensor.detach() for name, tensor in model.named_parameters()}

@@ -10,11 +10,11 @@ languages. With two SentencePiece models, the tokenizer of each language contain
 The tokenizer of a language must split texts only into pieces of this language's SentencePiece model. To
 disable a piece of the other language's SentencePiece model, the conversion inserts the character `_FOREIGN`
 (U+E000) before the piece. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes it.
-The conversion never disables a piece of one character. The conversion also never disables a piece that
-consists only of unknown characters. A character is unknown if no piece of the language's SentencePiece model
-contains the character. SentencePiece joins adjacent unknown characters to one piece, and Marian looks up the
-joined piece in the vocabulary. Therefore the tokenizer must contain every sequence of unknown characters that
-the vocabulary contains.
+The conversion never disables a piece of one character. The conversion also does not insert `_FOREIGN` before
+a piece that consists only of unknown characters. A character is unknown if no piece of the language's
+SentencePiece model contains the character. SentencePiece joins adjacent unknown characters to one piece, and
+Marian looks up the joined piece in the vocabulary. Therefore, if the vocabulary contains a joined piece of
+unknown characters, the tokenizer must contain the joined piece too.
 """
 
 import base64
@@ -213,8 +213,9 @@ def source_and_target_tokenizers(
 
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
-    """Return True if the SentencePiece model has a piece of several characters that is missing in `ids`. A
-    tokenizer of `fast_tokenizer` without such a piece can split texts differently than SentencePiece.
+    """Return True if the SentencePiece model has a piece of several characters that is missing in `ids`.
+    Without a piece of several characters, a tokenizer of `fast_tokenizer` can split texts differently than
+    SentencePiece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -349,9 +350,9 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
-    # The normalizer replaces a sequence of unknown characters by `_UNKNOWN` if the vocabulary does not
-    # contain the sequence. Normalize the repeated strings `token * 2` and `token * 3`, because the vocabulary
-    # contains `token` and perhaps also `token * 2`.
+    # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the whole sequence is in
+    # the vocabulary. Do not normalize `token` itself, because `token` is in the vocabulary. Normalize `token
+    # * 2`, and also `token * 3`, because `token * 2` is perhaps in the vocabulary too.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

@@ -50,9 +50,9 @@ SCALED_DOT_FIELDS = frozenset(
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Return a model with scaled dot-product attention that has the same outputs as `model`. The query
-    projection contains the scaling factor of the score function, and the matrix of the score function
-    "general".
+    """Return a model with scaled dot-product attention that has the same outputs as `model`. The new query
+    projection includes the scaling factor of the score function. For the score function "general", the query
+    projection also includes the matrix of the score function.
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:

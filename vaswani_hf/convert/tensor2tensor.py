@@ -302,7 +302,9 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _plain_name(name: str) -> str:
-    """Convert a variable name to a name in `NAMES`, such as "encoder.layer.0.self_attention.norm.bias"."""
+    """Convert the name of a variable to the notation of the names in `NAMES`, such as
+    "encoder.layer.0.self_attention.norm.bias".
+    """
     name = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name)
     # The name of the LayerNorm depends on the norm position.
     name = re.sub(r"/layer_(?:pre)?postprocess/layer_norm/layer_norm_(\w+)$", r"/norm/\1", name)

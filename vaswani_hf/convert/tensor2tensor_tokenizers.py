@@ -90,8 +90,8 @@ def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer
             normalizers.Replace(f"{_END_OF_PART} {_END_OF_PART}", _END_OF_PART),
             normalizers.Replace("\\", "\\\\"),
             normalizers.Replace("_", "\\u"),
-            # Without a separator between characters, `Precompiled` could replace a character and its
-            # combining characters by only one decimal code.
+            # Without a separator between characters, `Precompiled` could replace a letter and its combining
+            # accents by the decimal code of the letter.
             normalizers.Replace(Regex(r"(?<=[\s\S])(?=[\s\S])"), _BETWEEN_CHARACTERS),
             normalizers.Precompiled(_character_codes(alphabet, path)),
             normalizers.Replace(_BETWEEN_CHARACTERS, ""),

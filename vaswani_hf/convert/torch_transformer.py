@@ -165,7 +165,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
 
 def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Divide the weights into two dicts: the weights of `torch.nn.Transformer`, and all other weights. Remove
-    the prefix from the names in the first dict.
+    the prefix, such as `transformer.`, from the names of the weights of `torch.nn.Transformer`.
     """
     prefix = next(found.group(1) or "" for name in state if (found := _FIRST_WEIGHT.match(name)))
     is_of_stack = re.compile(re.escape(prefix) + r"((?:encoder|decoder)\.(?:layers|norm)\..*)")
@@ -181,7 +181,7 @@ def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], 
 
 
 def _weight(others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts, key: str) -> torch.Tensor:
-    """Return the weight whose name is in the field `key` of `facts`."""
+    """Return the weight that the field `key` of `facts` names."""
     name = getattr(facts, key)
     if name not in others:
         names = ", ".join(sorted(others)) or "no other weights; add the weight to the state dict"

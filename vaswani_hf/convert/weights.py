@@ -192,8 +192,8 @@ def weight_fields(
     weights to `state` under all their names. `state` contains weights under the names of this package.
 
     If `is_shared` is True, the source and the target have one embedding. If `is_tied` is True, the output
-    projection is the target embedding. By default, compare the values of the weights, see `equal_embeddings`.
-    Raise a ValueError if a weight is missing.
+    projection is the target embedding. If `is_shared` or `is_tied` is None, `equal_embeddings` sets both by
+    comparing the values of the weights. Raise a ValueError if a weight is missing.
     """
     source, target = EMBEDDINGS
     if is_shared and source in state:

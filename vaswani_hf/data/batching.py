@@ -174,9 +174,9 @@ def _evenly_full_bounds(
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # `total` is the sum of the token budgets of all batches. Find the smallest sum `total` of the token
-    # budgets for which the pairs fit into `fewest` batches. Use bisection, because a larger sum of token
-    # budgets never needs more batches.
+    # The token budget of a batch is its maximum number of tokens. `total` is the sum of the token budgets of
+    # all batches. Find the smallest sum `total` of the token budgets for which the pairs fit into `fewest`
+    # batches. Use bisection, because a larger sum of token budgets never needs more batches.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -304,8 +304,8 @@ class PairRows(torch.utils.data.Dataset):
 
 
 class EpochPairs(PairRows):
-    """Returns a sentence pair for each tuple (epoch, pair index), with the additional keys `epoch` and
-    `copy`.
+    """Maps each tuple (epoch, pair index) to a sentence pair. The sentence pair has the additional keys
+    `epoch` and `copy`.
 
     With weighted corpora, an epoch can contain pair `n` several times. In a corpus of N pairs, the indices
     `n`, `n + N`, `n + 2N`, … mean the copies 0, 1, 2, … of pair `n`.

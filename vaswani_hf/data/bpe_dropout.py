@@ -47,8 +47,8 @@ class BpeDropout:
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # Never skip a merge that joins the bytes of one character. Otherwise the model would learn tokens for
-        # parts of a character, and could write incomplete characters.
+        # Never skip a merge that joins the bytes of one character. If merges of bytes were skipped, the model
+        # would learn tokens for parts of a character, and could write incomplete characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
@@ -78,7 +78,9 @@ class BpeDropout:
                 return pieces
 
     def _possible_merges(self, pieces: tuple[str, ...]) -> list[int]:
-        """Return the positions of pieces that BPE can merge with the next piece, earlier merges first."""
+        """Return the positions of pieces that BPE can merge with the next piece, sorted by the rank of the
+        merge.
+        """
         positions = self._merges_of.get(pieces)
         if positions is not None:
             return positions

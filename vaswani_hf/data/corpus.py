@@ -45,8 +45,8 @@ class Corpus:
     num_proc: int
     # The seed of `WeightedPairs`, which chooses the pairs of each epoch.
     seed: int
-    # The maximum ratio between the longer and the shorter side of a training pair in tokens. Training pairs
-    # with a ratio above `max_length_ratio` are removed.
+    # The maximum ratio between the lengths (in tokens) of the longer side and the shorter side of a training
+    # pair. Training pairs with a ratio above `max_length_ratio` are removed.
     max_length_ratio: float | None = None
     # If True, keep the text of the training pairs, because BPE-dropout and augmentation encode the text again
     # in each epoch.
@@ -87,8 +87,8 @@ class Corpus:
 
     @property
     def encoding_tokenizers(self) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast | None]:
-        """The source and the target tokenizer. The target tokenizer is None if the source text is also the
-        target text.
+        """The source and the target tokenizer. For a language model, the target tokenizer is None, because
+        the source text is also the target text.
         """
         return self.source_tokenizer, self.target_tokenizer
 
@@ -102,6 +102,6 @@ class Corpus:
         """The `corpus_digest` of the training data: `count` (None for a stream) and `sha256`."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Hash the texts of a stream, not the token ids. Hashing the token ids would encode the pairs again,
-        # and `reports` would count each pair twice.
+        # Hash the texts of a stream, not the token ids. For a hash of the token ids, the pairs would be
+        # encoded twice, and `reports` would count each pair twice.
         return corpus_digest(self.texts["train"])

@@ -33,7 +33,8 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
     tokenization. For a stream, `sha256` is the hash of the first 1000 pairs, and `count` is None.
     """
     if isinstance(pairs, IterableDataset):
-        # Read a copy of the stream, so that the training starts at the beginning of the stream.
+        # Read the pairs from a copy of the stream, so that the training starts with the first pair of the
+        # original stream.
         first = copy.deepcopy(pairs).take(_NUM_DIGESTED_PAIRS_OF_STREAM)
         text = "\n".join(json.dumps(pair, sort_keys=True) for pair in first)
         return {"count": None, "sha256": hashlib.sha256(text.encode()).hexdigest()}

@@ -168,7 +168,7 @@ class PairEncoder:
     """Encodes batches of sentence pairs, and decides which pairs to keep.
 
     The library `datasets` finds encoded pairs in its cache by a hash of the fields of `PairEncoder`.
-    Therefore every value that changes the token ids must be a field.
+    Therefore every value that changes the token ids must be a field of `PairEncoder`.
     """
 
     source_tokenizer: SerializedTokenizer
@@ -222,7 +222,9 @@ class PairEncoder:
         return pyarrow.table(columns)
 
     def encode_stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
-        """Return a stream of the kept, encoded pairs. `report` counts the pairs while the stream is read."""
+        """Return a stream of the encoded pairs, without the pairs that the cleaning drops. `report` counts
+        the pairs while the stream is read.
+        """
 
         def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
             columns = self(pyarrow.table(batch), indices)

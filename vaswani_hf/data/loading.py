@@ -27,8 +27,8 @@ TEXT_FEATURES = {side: Value("string") for side in SIDES}
 
 @dataclass(frozen=True)
 class PairSource:
-    """Says which sentence pairs `load_pairs` reads. The pairs come from the two fields `source_file` and
-    `target_file`, or from one of the fields `text_file`, `pairs_file` and `dataset`.
+    """The files or the dataset from which `load_pairs` reads sentence pairs. The pairs come from the two
+    fields `source_file` and `target_file`, or from one of the fields `text_file`, `pairs_file` and `dataset`.
 
     A field that names files is a path, a shell pattern, or a list of paths and patterns. `source_file` and
     `target_file` must name the same number of files.

@@ -166,8 +166,8 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
     """Return the sentences of a row in two languages. A missing value becomes an empty sentence."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    # Usually, the column `translation` maps each language to a sentence. But if a language of the recipe has
-    # the name "translation", the column `translation` contains the sentences of the language.
+    # Usually, the column `translation` maps each language to a sentence. But if the recipe calls a language
+    # "translation", the column `translation` contains the sentences in this language.
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")

@@ -114,9 +114,10 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
         # Multiply each source length by `target_tokens` and each target length by `source_tokens`, so that
-        # sizes are integers. The size of a sentence pair is the larger of its two multiplied lengths. A full
-        # batch has the size `source_tokens * target_tokens`. With the rounding errors of floating-point
-        # sizes, a resumed run could begin a window of pairs at another stream position than the original run.
+        # the sizes of sentence pairs are integers. The size of a sentence pair is the larger of its two
+        # multiplied lengths. A full batch has the size `source_tokens * target_tokens`. With floating-point
+        # sizes, rounding errors could make a resumed run begin a window of pairs at another stream position
+        # than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0

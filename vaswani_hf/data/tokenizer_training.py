@@ -217,7 +217,7 @@ def train_tokenizer(
     """Train a byte-level BPE tokenizer on `texts`. Equal texts always give equal tokenizers.
 
     Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores each text
-    exactly, except for the language tags `tags`. `vocab_size` includes the special tokens, the bytes and
+    exactly, but without the language tags in `tags`. `vocab_size` includes the special tokens, the bytes and
     `tags`, but not `<mask>`. If `vocab_size` is too small for all non-ASCII characters, only the most
     frequent characters get entries.
     """

@@ -12,8 +12,9 @@ has exactly one correct tree, because the words determine the tree:
 - The noun in a prepositional phrase determines which word the phrase belongs to. In "sees the man with the
   beard", the phrase "with the beard" belongs to "man". In "sees the man with the telescope", the phrase "with
   the telescope" belongs to the verb "sees". In the tree, a prepositional phrase that names a place belongs to
-  the verb if the phrase follows the verb ("sees the man in the garden"). A phrase that names a place belongs
-  to the noun before the phrase if the phrase precedes the verb ("the man in the garden sleeps").
+  the verb if the phrase comes after the verb. An example is "sees the man in the garden". A phrase that names
+  a place belongs to the noun before the phrase if the phrase precedes the verb ("the man in the garden
+  sleeps").
 - A relative clause after two nouns belongs to the noun that has the same number (singular or plural) as the
   verb of the clause. In "the dogs near the cat that bark", the clause "that bark" belongs to "dogs". In "the
   dogs near the cat that barks", the clause "that barks" belongs to "cat".
@@ -58,10 +59,10 @@ _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 # Each line is a grammar rule: weight, left side, right side. The symbol `NP:base` is a constituent with the
 # label NP. In the name of a symbol, the part after the colon distinguishes symbols that have the same label
 # but different rules. The symbol `:base` has no label and adds no constituent to the tree. A symbol without a
-# colon is replaced by a word of the lexicon. `#` stands for `s` (singular) or `p` (plural). If a rule
-# contains several `#`, all of them become the same letter. `@` stands for the opposite of `#`: `p` (plural)
-# if `#` is `s` (singular), and `s` if `#` is `p`. `~` stands for `s` (singular) or `p` (plural). If a rule
-# contains several `~`, each `~` is replaced by `s` or `p` independently.
+# colon is replaced by a word of the lexicon. In a rule, `#` stands for the letter `s` (singular) or `p`
+# (plural). If a rule contains several `#`, all of them become the same letter. `@` stands for the opposite of
+# `#`: `p` (plural) if `#` is `s` (singular), and `s` if `#` is `p`. `~` stands for `s` (singular) or `p`
+# (plural). If a rule contains several `~`, each `~` is replaced by `s` or `p` independently.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -172,8 +173,8 @@ _RULES = """
  1 VP:infinitive -> turn NP:simpleobject PRT:
 """
 
-# Each line of the lexicon contains a symbol of the grammar, a part-of-speech tag, and words. Several lines of
-# the lexicon can contain words for the same symbol.
+# Each line of the lexicon contains a symbol of the grammar, a part-of-speech tag, and words. The lexicon can
+# have several lines for one symbol of the grammar.
 _LEXICON = """
 nouns NN dog cat bird horse man boy girl king queen doctor teacher farmer child sailor painter baker nurse
 nouns NN driver student singer lion bear fox mouse cow
@@ -326,7 +327,9 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Yield random numbers from 0 to 999,999. If `is_endless` is True, numbers can occur again."""
+    """Yield random numbers from 0 to 999,999. If `is_endless` is True, the iterator never ends, and repeats
+    numbers.
+    """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
         for thousands, rests in itertools.product(_RANGES, _RANGES)

@@ -23,8 +23,8 @@ from .lines import MissingFileError, read_lines
 OPEN = "("
 CLOSE = ")"
 WORD = "XX"
-# The labels of brackets around a whole sentence. In the files of the Penn Treebank, such a bracket has no
-# label.
+# The labels of brackets around a whole sentence. In the files of the Penn Treebank, the bracket around a
+# sentence has no label.
 WRAPPERS = ("", "TOP", "ROOT", "S1")
 # The tag of a trace in the Penn Treebank. A trace is an element without words.
 TRACE = "-NONE-"

@@ -25,7 +25,7 @@ from ..publish.push import only_hub_errors, push, send
 from ..publish.staging import refuse_tokens
 from ..version import minimum_versions
 
-# The version of gradio that the Space installs. The page was tested with this version.
+# The version of gradio that the Space installs. The page of the Space was tested with this version of gradio.
 GRADIO_VERSION = "6.31.0"
 # Set the Python version of the Space, because the default is Python 3.10 and the code of a model needs Python
 # 3.11 or later.
@@ -34,8 +34,8 @@ _INTERFACE_FILE = "interface.py"
 _APP_FILE = "app.py"
 # The folder in the Space for the modules that explain a translation. The push copies the folder `model` of
 # the package into the folder `_VIEW`. From the folder `browser` of the package, the push copies the folder
-# `view` and the modules `_VIEW_FILES`. The modules `_VIEW_FILES` import only each other and the modules of
-# `model`.
+# `view` and the modules `_VIEW_FILES`. The modules listed in `_VIEW_FILES` import only each other, modules of
+# the folder `model`, and other libraries.
 _VIEW = "attention_view"
 _VIEW_FILES = ("__init__.py", "explain.py", "explanation.py", "page.py", "recording.py")
 # Names and patterns of files that a push deletes from an existing Space if the push does not write a new file

@@ -141,10 +141,10 @@ def exact_match_by(
 
 
 def scoring_of_recipes(given: Collection[str], sections: Mapping[str, EvaluationSettings]) -> dict[str, Any]:
-    """Return the values of `tokenize` and `lowercase` in the recipes. The result contains no option whose
-    name is in `given`. Raise an error if an option outside of `given` has different values in two recipes.
-    All systems must be scored with the same options. `sections` maps the name of each checkpoint to the
-    section `evaluation` of its recipe.
+    """Return the options `tokenize` and `lowercase` from the recipes of the checkpoints. The result contains
+    no option whose name is in `given`. Raise an error if an option outside of `given` has different values in
+    two recipes. All systems must be scored with the same options. `sections` maps the name of each checkpoint
+    to the section `evaluation` of its recipe.
     """
     scoring = {}
     for key in RECIPE_KEYS:

@@ -15,8 +15,8 @@ class SystemScores(Record):
 
     Attributes:
         scores: Maps the name of each score to its value, see `Task.score_outputs`.
-        measured: The measurements. If the system is a file of translations, only the measurement `sentences`
-            is set.
+        measured: The measurements. If the system is a file of translations, `measured` contains only the
+            number of sentences.
         comet: The mean COMET score of the sentences; None if COMET is not computed.
         recipe_note: A sentence about options of BLEU that come from the recipe; None without such options.
     """

@@ -55,7 +55,7 @@ class Report:
         outputs: The lines for the file of `--output`.
         draw: Draws the picture of `--picture` as PNG; None if the evaluation has no picture.
         comet_error: The error that prevented the COMET scores, or None. `vaswani evaluate` prints all other
-            scores before raising the error.
+            scores before raising `comet_error`.
     """
 
     scores: dict[str, Any]

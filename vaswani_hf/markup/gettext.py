@@ -15,7 +15,7 @@ _LINE = re.compile(
     r'"(?P<string>(?:[^"\\]|\\.)*)"\s*)?'
 )
 # Maps each kind of field in a gettext catalogue, such as "msgid", to the kinds that the previous field can
-# have. The kind "" stands for the start of the catalogue.
+# have. The entry "" means that the field can be the first field of the catalogue.
 _PREVIOUS = {
     "msgctxt": ("", "msgstr"),
     "msgid": ("", "msgstr", "msgctxt"),
@@ -34,7 +34,7 @@ class _Field:
 
     Attributes:
         keyword (str): The keyword, such as `msgid` or `msgstr[0]`.
-        kind (str): The keyword without the number of the plural form.
+        kind (str): The keyword without an index: `msgstr` for `msgstr[0]`.
         start (int): The index of the first line of the field.
         end (int): The index of the line after the field.
         string (str): The string as the catalogue contains it, such as `one\\ntwo`.

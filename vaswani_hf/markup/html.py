@@ -213,8 +213,8 @@ def keeps_content(tag: str) -> bool:
 
 
 def text_of_code(name: str, raw: str) -> str:
-    """Return the text of an inline code element if the text is one word, so that the model can copy the word
-    into the translation. For all other elements, return an empty text.
+    """Return the content of an element such as `<code>` if the content is one word, so that the model can
+    copy the word. For all other elements, return an empty text.
     """
     match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
     return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""

@@ -1,9 +1,9 @@
 """Translates Markdown (CommonMark with tables, strikethrough and footnotes): the markup is copied, the text
 is translated.
 
-The library markdown-it does not record the offsets of inline tokens. Therefore `_InlineReader` finds each
-inline token in the source code of its block. A block is not translated if `_InlineReader` does not find all
-inline tokens in the source code of the block.
+The library markdown-it does not record the offsets of inline tokens. Therefore `_InlineReader` looks for each
+inline token in the Markdown source of the block. A block is not translated if `_InlineReader` does not find
+all inline tokens in the source code of the block.
 """
 
 import re
@@ -114,7 +114,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     passages = [Passage(block.pieces, _escape_function(block)) for block in blocks]
     for block, translation in zip(blocks, translate_passages(passages, translate), strict=True):
         if translation == "".join(piece.raw for piece in block.pieces):
-            # Keep a block without a translated sentence unchanged.
+            # Keep a block unchanged if the translation of the block equals the source.
             continue
         translation = f"{block.before}{translation.strip()}{block.after}"
         translation = _LINE_START.sub(_escaped_line_start, translation)
@@ -124,7 +124,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
 
 
 def _edits_of_html_block(token: Any, lines: Sequence[str], translate: TranslateSentences) -> list[_Edit]:
-    """Translate a block of HTML, and keep the characters before the block in each line, such as `>`."""
+    """Translate a block of HTML. Keep the Markdown prefix of each line, such as the `>` of a quotation."""
     start, end = token.map
     sources = lines[start:end]
     contents = token.content.removesuffix("\n").split("\n")
@@ -325,8 +325,8 @@ class _InlineReader:
 
     def _source_of_break(self) -> str:
         match = _SOFT_OR_HARD_BREAK.match(self._content, self._position)
-        # If `_SOFT_OR_HARD_BREAK` does not match, the source code has no line break at `_position`. Therefore
-        # `pieces_of` does not find "\n", and returns None.
+        # If `_SOFT_OR_HARD_BREAK` does not match, return "\n". `pieces_of` then returns None, because the
+        # source code has no line break at `_position`.
         return match[0] if match else "\n"
 
     def _code(self, token: Any) -> tuple[str, list[Piece]]:
@@ -354,8 +354,8 @@ class _InlineReader:
         start, end = self._links.pop()
         raw = self._content[self._position : end]
         label = self._content[start + 1 : self._position]
-        # The text of `[label]` or `[label][]` is translated. Therefore write `[text][label]` with the label
-        # of the definition.
+        # The text of `[label]` or `[label][]` is translated. Therefore write `[translation][label]`, so that
+        # the link keeps the label of its definition.
         closing = f"][{' '.join(label.split())}]" if raw in {"]", "][]"} else raw
         return raw, [Piece("close", closing, name="link")]
 

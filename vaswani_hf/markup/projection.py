@@ -27,7 +27,8 @@ class Unit:
         word (int): For a source unit, the index of the unit's word in the sentence. White space separates the
             words.
         space (str): The white space before the unit.
-        source (int, optional): For a unit of the translation, the index of the aligned unit of the source.
+        source (int, optional): If the unit is in the translation, the index of the source unit to which the
+            unit is aligned.
     """
 
     text: str
@@ -391,8 +392,8 @@ class _Writer:
         return last is not None and last.kind == "atom" and last.source_start == node.source_start
 
     def _space_before(self, node: Node) -> str:
-        """Return the space before a node without words, such as an image. The node must not be joined to the
-        previous word.
+        """Return the space before a node without words, such as an image. Add a space if the node would
+        otherwise be joined to the previous word.
         """
         space = self._take_space(node.start)
         written = space or next(filter(None, reversed(self._parts)), " ")

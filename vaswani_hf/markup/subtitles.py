@@ -8,7 +8,7 @@ from .placeholders import PLACEHOLDER
 from .tagged_text import translate_tagged_texts
 
 # Matches a line break inside a sentence. A dash (another speaker) or a musical note (a song) at the start of
-# the next line begins a new sentence. A line break after a musical note, or at an empty line, also ends a
+# the next line begins a new sentence. An empty line, or a line break after a musical note, also ends a
 # sentence.
 _BREAK_IN_SENTENCE = re.compile(r"(?<![\n♪♫])\n(?!\s*[-–—♪♫]|\n)")
 _TIME_STAMPS = re.compile(r"\d *-[ -] *> *\d.*\n?")

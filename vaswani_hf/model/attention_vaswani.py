@@ -497,5 +497,7 @@ class AttentionRecorder:
         self.weights: dict[int, torch.Tensor] = {}
 
     def record(self, layer_idx: int, weights: torch.Tensor) -> None:
-        """Store the attention weights [B, H, T, S] of a layer, averaged over the heads."""
+        """Average the attention weights [B, H, T, S] of a layer over the heads, and store the result [B, T,
+        S].
+        """
         self.weights[layer_idx] = weights.float().mean(dim=1)

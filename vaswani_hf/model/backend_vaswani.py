@@ -400,8 +400,8 @@ def token_log_probs(
         # Convert the logits of one row at a time to float32, because a float32 copy of all logits would take
         # too much memory.
         total = torch.stack([row.float().logsumexp(-1) for row in logits])
-        # If a logit is +inf, `chosen - total` can be -inf, as for a token with the probability 0. Therefore
-        # set the log-probability to NaN.
+        # If a logit is +inf, `chosen - total` can be -inf, the log-probability of an impossible token.
+        # Therefore set the log-probability to NaN.
         log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
         if num_layers:
             layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]

@@ -74,7 +74,8 @@ class SearchTask:
     # The model whose `generate` was called, and then the other models of the ensemble.
     models: list[Any]
     inputs: list[dict[str, Any]]
-    # [N] int64, the indices of the sentences to translate. `inputs` contains only the sentences to translate.
+    # [N] int64, the indices of the sentences to translate. `inputs` contains only the sentences with the
+    # indices in `sentences`.
     sentences: torch.Tensor
     prompt: torch.Tensor  # [B, P] int64, the beginnings of the translations
     limits: torch.Tensor  # [B] int64, the maximum numbers of new tokens
@@ -88,8 +89,8 @@ class SearchTask:
     # If True, all sentences stay in the batch until the whole search ends, and the search records the outputs
     # that `generate` of transformers returns.
     transformers_compatible: bool
-    # The search calls `goes_on(is_over)` before each step, and stops if the result is False. With several
-    # processes, the result is True until the searches of all processes are over.
+    # The search calls `goes_on(is_over)` before each step, and stops if the result is False. With
+    # `synced_gpus`, `goes_on` returns True until the searches of all processes are over.
     goes_on: Callable[[bool], bool]
     # Each call of a logits processor receives `rows_per_sentence` beams of each sentence. Each call of a
     # stopping criterion receives `rows_per_sentence` candidates of each sentence. If `rows_per_sentence` is
@@ -244,11 +245,12 @@ class BeamSearch:
         """Apply the logits processors, and return the log-probabilities [N, K or 1, V]. To check for NaN,
         also return the log-probabilities [N, K or 1] of one token, computed before the logits processors run.
 
-        The log-probability of one token is enough, because all log-probabilities of a row are NaN if one
+        The log-probability of one token is enough to find NaN. All log-probabilities of a row are NaN if one
         logit is NaN or +inf, or if all logits of the row are -inf.
         """
         log_probs = _averaged_log_probs(logits)
-        # Do not check the excluded token, because `fill_` below overwrites its log-probability.
+        # The check for NaN does not use the excluded token, because `fill_` below overwrites its
+        # log-probability.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.task.processors:
             log_probs = self._call_with_rows(

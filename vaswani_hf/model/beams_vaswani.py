@@ -1,5 +1,6 @@
-"""The tensors of a beam search: `Beams` are the translations that the search extends, `Candidates` are the
-beams with one more token, and `FinishedTranslations` are the translations that have ended.
+"""The tensors of a beam search. `Beams` contains the translations that the search extends. `Candidates`
+contains continuations of the beams by one token. `FinishedTranslations` contains the translations that have
+ended.
 
 This file is saved with every checkpoint because `BeamSearch` of beam_search_vaswani uses these classes.
 
@@ -90,9 +91,9 @@ class Beams:
     def replace(self, candidates: Candidates, paths: torch.Tensor, ended: torch.Tensor | None) -> None:
         """Replace the beams by the K best candidates that have not ended.
 
-        `paths` [N, C, T, 1 or 2] are the paths of the candidates. `ended` [N, C] is True for candidates that
-        have ended. Pass None as `ended` only if no candidate has ended and the candidates are sorted by
-        score.
+        `paths` [N, C, T, 1 or 2] contains the tokens of the candidates, in the format of `Beams.paths`.
+        `ended` [N, C] is True for candidates that have ended. Pass None as `ended` only if no candidate has
+        ended and the candidates are sorted by score.
         """
         num_beams = self.paths.shape[1]
         if ended is None:

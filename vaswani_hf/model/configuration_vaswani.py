@@ -470,8 +470,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def output_attentions(self) -> bool:
-        """True if each call of the model returns attention weights. Calls that return attention weights use
-        eager attention, because fused kernels return no attention weights.
+        """True if a call without the argument `output_attentions` returns attention weights. Calls that
+        return attention weights use eager attention, because fused kernels return no attention weights.
         """
         return self._output_attentions
 
@@ -633,9 +633,9 @@ class VaswaniConfig(PreTrainedConfig):
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
         if self.user_classes():
-            # Save the code files here, and not in `save_pretrained` of transformers. Set `_auto_class` to
-            # None, so that `save_pretrained` of transformers saves no code files. transformers would copy a
-            # user's file without converting its imports from the package.
+            # Save the code files in this method instead of in `save_pretrained` of transformers. Set
+            # `_auto_class` to None, so that `save_pretrained` of transformers saves no code files.
+            # transformers would copy a user's file without converting its imports from the package.
             saved.__dict__["_auto_class"] = None
             folder = Path(save_directory)
             folder.mkdir(parents=True, exist_ok=True)

@@ -149,8 +149,8 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if the reserved memory has space for only one more step. If the property is True, the search
-        must set `num_living`, because `_prune` reads `num_living`.
+        """True if the reserved memory has space for only one more step. If `is_nearly_full` is True, the
+        search must set `num_living`, because `_prune` reads `num_living`.
         """
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
@@ -418,8 +418,8 @@ class TreeAttentionDecoder:
     def _position_states(self, positions: torch.Tensor) -> torch.Tensor:
         """Return the position encodings [N, T, D] for positions [N, T]."""
         if self.has_registered_positions:
-            # Do not compute the encodings of later positions in advance, because a user's position encoding
-            # can limit the number of positions.
+            # Compute only the encodings of the given positions, because a user's position encoding can limit
+            # the number of positions.
             return self.decoder.position_states(positions)
         if len(self.encodings) < self.num_read:
             # Compute the encodings of many positions in advance, because computing sinusoids at each step
@@ -432,8 +432,8 @@ class TreeAttentionDecoder:
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-    """Select beams from `values` [N, beams, ...]. `parents` [N, beams'] int64 contains the indices of the
-    selected beams.
+    """Select beams from `values` [N, beams, ...]. `parents` [N, number] int64 contains the indices of the
+    beams to select.
     """
     rows = _rows_of_beams(parents, values.shape[1])
     return values.flatten(0, 1).index_select(0, rows).view(*parents.shape, *values.shape[2:])

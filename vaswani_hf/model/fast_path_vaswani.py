@@ -27,8 +27,8 @@ def needs_sync(tensor: torch.Tensor) -> bool:
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator that marks `methods`, names of methods, as replaceable. Faster code can
-    replace a marked method, unless a subclass overrides the method.
+    """Return a class decorator that marks the methods with the names `methods` as replaceable. Faster code
+    can replace a marked method, unless a subclass overrides the method.
     """
 
     def register(kind: type) -> type:

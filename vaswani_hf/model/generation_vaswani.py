@@ -1,6 +1,6 @@
 """Defines the method `generate` of the models.
 
-`VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence. This
+`VaswaniGeneration.generate` adds missing settings to a call, and sets a length limit for each sentence. This
 package runs beam search and plain greedy search. transformers calls `SearchMethod` as its `custom_generate`
 function, and `SearchMethod` runs `BeamSearch` of beam_search_vaswani. transformers runs all other decoding
 methods, for example sampling. transformers also runs greedy search with a streamer, logits processors,

@@ -107,7 +107,7 @@ def cross_attention_masks(
 
     Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] is nonzero for real tokens.
     `encoder_hidden_states` [B, S, D] can have one row per sentence or one row per beam. If `is_recorded` is
-    True, return masks for eager attention.
+    True, return masks for eager attention, because only eager attention returns attention weights.
     """
     implementations = _implementations(attentions, is_recorded)
     if _must_not_read(attention_mask, implementations, inputs_embeds):
@@ -365,8 +365,8 @@ def _num_near(attention: Any) -> int:
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """Return the `Blocks` of an attention layer for the states [B, T, D]. `real` [B, T] is False for padding.
-    Padding must not be between two tokens of a sentence.
+    """Return the mask of an attention layer for the states [B, T, D], as `Blocks`. `real` [B, T] is False for
+    padding. Padding must not be between two tokens of a sentence.
     """
     batch = states.shape[0]
     length = states.shape[1]

@@ -68,7 +68,7 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
     `position_ids` is an int64 tensor of any shape, and the first position is 0. The returned position
     encodings [..., D] are float32. Differs from the paper: with `timescales="tensor2tensor"`, the argument x
     of sin and cos is pos / 10000^(i/(d_model/2-1)). Models converted from tensor2tensor, Marian or fairseq
-    need this formula.
+    need `timescales="tensor2tensor"`.
     """
     # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Apple's GPUs use float32,
     # because they do not support float64.

@@ -52,9 +52,9 @@ def search_again(
     sentence has the same results as in the beam search `search`.
 
     `search` is a beam search that has ended, and that ran without required phrases. If grid beam search finds
-    no translation with all phrases of a sentence, `search_again` tries the phrases one after another.
-    `search_again` keeps a phrase if grid beam search finds a translation with the phrase and all phrases kept
-    before.
+    no translation with all phrases of a sentence, `search_again` starts without phrases and adds one phrase
+    per search. `search_again` keeps a phrase if grid beam search finds a translation with the phrase and the
+    phrases that are already kept.
     """
     if len(must_contain) != len(task.prompt):
         raise InvalidValueError(
@@ -254,8 +254,8 @@ class PhraseCandidates(CandidateSelection):
     def _compared(self, search: RunningSearch, log_probs: torch.Tensor, matches: torch.Tensor) -> "_Compared":
         """Return the candidates that the search compares, for all beams.
 
-        A candidate gets the `EXCLUDED_SCORE` if the tokens that can still follow are too few for the missing
-        phrases.
+        A candidate gets the `EXCLUDED_SCORE` if the missing tokens of the phrases do not fit into the rest of
+        the translation.
         """
         sentences = search.beams.sentences
         total = log_probs + search.beams.scores.unsqueeze(2)  # [N, K, V]

@@ -139,7 +139,9 @@ def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> in
 
 
 def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shortest sequence with all phrases. A list of more than six phrases keeps its order."""
+    """Return the shortest sequence of token ids that contains all phrases. A list of more than six phrases
+    keeps its order.
+    """
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
     for order in orders:

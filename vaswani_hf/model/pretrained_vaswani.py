@@ -37,8 +37,8 @@ _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 def _folder_in_cache(name: str, config: VaswaniConfig, options: Mapping[str, Any]) -> Path | None:
     """Return the folder of a loaded commit in the cache of huggingface_hub, or None.
 
-    If the model has two vocabularies, also download the target tokenizer of the same commit. A later download
-    would lack the access token, because the model does not store the access token.
+    If the model has two vocabularies, also download the target tokenizer of the same commit. The target
+    tokenizer is not downloaded later, because the model does not store the access token.
     """
     cached = try_to_load_from_cache(name, "config.json", options.get("cache_dir"), options.get("revision"))
     if not isinstance(cached, str):
@@ -87,7 +87,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         has_parameters = any(hasattr(module, "init_scores") for module in model.modules())
         if has_parameters and model._tp_size not in (None, 1):
             raise InvalidValueError(
-                "`tp_plan` must be left out, because attention scores with parameters are not split between "
+                "`tp_plan` must be left out, because score functions with parameters are not split between "
                 "devices."
             )
         if name is None or kwargs.get("subfolder"):

@@ -35,14 +35,14 @@ class RowCheck(LogitsProcessor):
     """Base class of logits processors that mark rows for which sampling cannot choose a token.
 
     The scores of a marked row become 0, so that sampling chooses an arbitrary token. After the search,
-    `raise_for_marked_row` raises the error, because a check at each step would make the CPU wait for the GPU.
-    If `at_once` is True, the processor raises the error as soon as a row is marked.
+    `raise_for_marked_row` raises the error for a marked row. A check at each step would make the CPU wait for
+    the GPU. If `at_once` is True, the processor raises the error as soon as a row is marked.
     """
 
     def __init__(self, at_once: bool = False):
         self.at_once = at_once
-        # A bool tensor [B * R]: True for each row in which sampling could choose no token. None before the
-        # first step.
+        # A bool tensor [B * R]: True for each row for which an error must be raised. None before the first
+        # step.
         self.is_marked: torch.Tensor | None = None
 
     def find_failed_rows(
@@ -65,7 +65,7 @@ class RowCheck(LogitsProcessor):
         return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
     def raise_for_marked_row(self, num_sentences: int) -> None:
-        """If the processor has marked rows, raise the error for the sentence of the first marked row. Each
+        """If rows are marked in `is_marked`, raise the error for the sentence of the first marked row. Each
         sentence has the same number of rows.
         """
         rows = [] if self.is_marked is None else self.is_marked.tolist()

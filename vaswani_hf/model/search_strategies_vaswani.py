@@ -10,9 +10,8 @@ contains an interface and its implementations:
   with the length penalty and the coverage penalty of Wu et al. 2016 (arXiv 1609.08144, Section 7).
 - `StoppingRule` decides whether the search ends for a sentence. The implementation is `EarlyStopping`.
 
-`BeamSearch` of beam_search_vaswani calls the strategies, and chooses a default for each part that
-`SearchStrategies` does not replace. `RunningSearch` lists the attributes of the search that a strategy can
-read.
+`BeamSearch` of beam_search_vaswani calls the strategies. If a strategy is None in `SearchStrategies`,
+`BeamSearch` uses a default. `RunningSearch` lists the attributes of the search that a strategy can read.
 
 This file is saved with every checkpoint because `generate` searches with these strategies.
 
@@ -128,8 +127,8 @@ def best_candidates(search: RunningSearch, log_probs: torch.Tensor) -> Candidate
     # `chunks` is [N, K, V / size, size].
     chunks = log_probs.view(num_sentences, num_beams, num_chunks, size)
     maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
-    # For each of the N sentences, `chosen` [N, number] contains the indices of the chunks with the highest
-    # maximum scores. The entry k * num_chunks + c means chunk c of the vocabulary for beam k.
+    # For each of the N sentences, `chosen` [N, number] contains the indices of the vocabulary chunks with the
+    # highest maximum scores. The entry k * num_chunks + c means chunk c of the vocabulary for beam k.
     chosen = maxima.flatten(1).topk(number, sorted=False).indices
     # [N, number, size]
     members = chunks.flatten(1, 2).gather(1, chosen.unsqueeze(2).expand(-1, -1, size))

@@ -77,8 +77,8 @@ class SegmentTokenizer:
         return segments
 
     def _token_ids(self, texts: list[str], options: TranslationOptions) -> Any:
-        """Return the output of the tokenizer. If a value in the output is not a list, the value is an
-        argument for `generate`.
+        """Return the output of the tokenizer. If a value in the tokenizer's output is not a list, the value
+        is an argument for `generate`.
         """
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
         tokenize = self.tokenizer

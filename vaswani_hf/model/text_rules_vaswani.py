@@ -255,8 +255,8 @@ def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedToke
     for i in range(len(token_ids)):
         added = _decode(token_ids[context_start:i], tokenizer)[len(context) :]
         # If the tokens before index i end inside a character, their decoded text ends with a replacement
-        # character. Count only the longest common prefix of the decoded text `added` and the next characters
-        # of `text`.
+        # character. Count only the first characters of the decoded text `added` that equal the next
+        # characters of `text`.
         common = os.path.commonprefix([added, text[num_characters : num_characters + len(added)]])
         yield num_characters + len(common)
         if added and added == common:

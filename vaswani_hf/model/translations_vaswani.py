@@ -81,8 +81,8 @@ class Translation:
         alignment (str): The word alignment in Pharaoh format, such as "0-0 1-2". A pair "i-j" aligns source
             word i with target word j, counted from 0. Each target word is aligned with the source word that
             receives the most attention from the target word. If no white space separates two translated
-            sentences, a target word can belong to both sentences. For a target word in two sentences, the
-            alignment can contain two pairs, one pair for each sentence.
+            sentences, a target word can belong to both sentences. A target word that belongs to two sentences
+            can have two pairs in the alignment, one pair for each sentence.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why there is no translation: the text is invalid, or the confidence is below
@@ -197,8 +197,8 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
     first part, between two parts, and after the last part.
 
     The result has scores only if each part has scores. In the alignments, the source words must be numbered
-    from the beginning of the whole text. The target words of each part must be numbered from the beginning of
-    the part. Words in a separator, such as emoji, have the confidence 1.
+    from the beginning of the whole text. The target words must be numbered from the beginning of the
+    translation of each part. A word in a separator, such as an emoji, is copied and has the confidence 1.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]

@@ -323,7 +323,9 @@ class BaseTranslator:
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """Return the translations of a text without words: the target prefix, or the text itself."""
+        """Return the translations of a text without words. Each translation is the target prefix, or the text
+        itself if there is no target prefix.
+        """
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
         if prefix or request.must_contain:
@@ -343,7 +345,7 @@ class BaseTranslator:
 
         Args:
             sources (Iterable): Source texts. `score` reads `window` texts at a time.
-            targets (Iterable): A translation of each source text.
+            targets (Iterable): One translation for each source text.
             **options: `return_alignments`, `window`, `tokens_per_batch`, `on_error`, `src_lang` and
                 `tgt_lang` of `TranslationOptions`, and `length_penalty`, `length_penalty_type`,
                 `coverage_penalty` and `generation_config` of `generate`. A batch has at most twice

@@ -42,7 +42,8 @@ class Optimizer:
         build (BuildOptimizer): Creates the optimizer for a model.
         settings (type): The settings class with the recipe keys of the optimizer.
         needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
-        averages_weights (bool): True if `eval` and `train` switch the model to averaged weights and back.
+        averages_weights (bool): True if the methods `eval` and `train` of the optimizer switch the model to
+            averaged weights and back.
         check (Callable): Raises a ValueError if the optimizer does not support the value of another key in
             the section `training`.
     """
@@ -71,7 +72,8 @@ class Schedule:
         name (str): The value of `training.lr_scheduler_type`.
         rate (Rate): Computes the learning rate of a step.
         settings (type): The settings class with the recipe keys of the schedule.
-        rate_key (str): The recipe key whose value multiplies the learning rate of every step.
+        rate_key (str): The recipe key that scales all learning rates of the schedule: `learning_rate` or
+            `learning_rate_factor`.
         depends_on_length (bool): True if a finished run cannot be continued, because the learning rates
             depend on the total number of steps.
     """
@@ -121,7 +123,8 @@ class Regularizer:
             call, on copies of the batch.
         needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
         needs_encoder_decoder (bool): True for a regulariser that cannot be used for language models. In
-            recipes of language models, the section `training` has no keys for such a regulariser.
+            recipes of language models, the section `training` has no keys for a regulariser with
+            `needs_encoder_decoder`.
         check (Callable): Raises a ValueError if the regulariser would have no effect.
     """
 

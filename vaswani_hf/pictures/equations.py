@@ -54,7 +54,9 @@ def draw_positions(name: str, encodings: torch.Tensor, note: str) -> Picture:
 def draw_schedule(
     rate: Callable[[int], float], num_steps: int, metrics: Sequence[dict[str, Any]], schedule: str
 ) -> Picture:
-    """Draw the learning rate of each step (counted from 1), and the learning rates in the log of the run."""
+    """Draw the learning rates of the schedule for steps 1 to `num_steps`, and the learning rates that the run
+    has logged.
+    """
     steps = sorted({max(1, round(index * num_steps / 500)) for index in range(501)})
     rates = [rate(step) for step in steps]
     logged = [row for row in metrics if row.get("learning_rate") is not None]

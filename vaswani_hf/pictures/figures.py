@@ -194,7 +194,8 @@ def _verb_relation(
     verbs: Mapping[str, frozenset[str]], distances: Sequence[int], halves: Sequence[Sequence[Tokens]]
 ) -> Relation:
     """Return the relation between verbs and complements. Use the first of `distances` at which both halves of
-    the texts have enough pairs. If too few pairs exist at every distance, use the last distance.
+    the texts have enough pairs of a verb and a complement. If too few pairs exist at every distance, use the
+    last distance.
     """
     for distance in distances:
         relation = Relation(verbs, is_earlier=False, least_distance=distance)

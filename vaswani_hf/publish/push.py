@@ -266,7 +266,9 @@ def _check_arrived(
         if not different:
             different = find_differences(Path(downloaded))
         if different:
-            raise HubError(f"The files that were downloaded after the push differ in {', '.join(different)}.")
+            raise HubError(
+                f"After the push, the downloaded files differ from the pushed files in {', '.join(different)}."
+            )
 
 
 @torch.inference_mode()

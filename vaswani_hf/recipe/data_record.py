@@ -24,7 +24,9 @@ def data_record(data: DataSettings) -> DataRecord:
 
 
 def _test_record(data: DataSettings) -> SplitRecord | None:
-    """Describe the test split. Add the title and the Hub dataset that the recipe gives for the test set."""
+    """Describe the test split, with the title `data.test_name` and the Hub dataset `data.test_dataset` from
+    the recipe.
+    """
     record = _split_record(data, "test")
     if record is None:
         return None

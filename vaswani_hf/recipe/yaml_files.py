@@ -13,8 +13,8 @@ from ..packaged import similar_recipes
 class _Loader(yaml.SafeLoader):
     """A YAML 1.1 loader in which 7e-4 is a number, and a repeated key raises an error."""
 
-    # The part of an error message that names the YAML file, such as " of 'base.yaml'". `of_file` is empty if
-    # no other recipe extends the file.
+    # The part of an error message that names the YAML file, such as " of 'base.yaml'". `of_file` names the
+    # file only if the key `extends` of another recipe refers to the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):

@@ -76,8 +76,9 @@ class Directions:
         return list(dict.fromkeys(one.source for one in self if target in (None, one.target)))
 
     def confidences(self, texts: Sequence[str]) -> dict[str, float]:
-        """Return for each source language the probability that all `texts` are in this language, the most
-        probable language first. Without a language detector, the probability of each language is 0.
+        """Return a dict from each source language to the probability that the language of `texts` is the
+        source language, most probable language first. Without a language detector, the probability of each
+        language is 0.
         """
         text = "\n".join(texts)[:_MOST_READ]
         found = {} if self.detector is None else self.detector(text)
@@ -97,7 +98,7 @@ class Directions:
         best = max(languages, key=lambda language: confidences[language])
         if confidences[best] == 0:
             raise ValueError(
-                "The source language must be given, because the service does not detect these languages; the source "
+                "The source language must be given, because the service has detected no source language; the source "
                 f"languages are {', '.join(languages)}."
             )
         return best

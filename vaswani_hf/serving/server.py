@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # The environment variable that contains the API key of the service.
 API_KEY = "VASWANI_API_KEY"
-# Limit the number of connections, because each connection needs a file descriptor. Further connections are
-# refused with the HTTP status 503.
+# Limit the number of connections, because each connection needs a file descriptor. The service refuses a
+# connection above the limit with the HTTP status 503.
 _MOST_CONNECTIONS = 1000
 # Close a connection that is idle for this number of seconds. The default time limit of uvicorn, 5 seconds, is
 # too short, because a slow client often sends its next request while the service closes the connection.

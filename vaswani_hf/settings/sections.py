@@ -54,7 +54,7 @@ TRAINING_ONLY_FIELDS = tuple(
 
 class InitFrom(Settings):
     """The value of `model.init_from` if the recipe names separate models for the encoder and the decoder. A
-    recipe can also name a model for only one of the stacks.
+    recipe can also name a model only for the encoder, or only for the decoder.
     """
 
     encoder: str | None = None
@@ -242,8 +242,8 @@ class EvaluationSettings(Settings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The recipe key that turns on scores of the model's outputs in each validation, such as
-        `validation_bleu`. The value is None if the validations score no outputs.
+        """The recipe key that makes each validation score the model's outputs, such as `validation_bleu`. The
+        value is None if the validations score no outputs.
         """
         return None
 

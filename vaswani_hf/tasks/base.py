@@ -55,7 +55,7 @@ class CardWords:
         pipeline: The task of `transformers.pipeline`; None if no pipeline can load the model.
         is_translator: True if the pipeline returns translations.
         snippet: For a model without a pipeline, Python code that prints the output for `example`.
-        use_after_generated_corpus: The text about the use of a model that was trained on a generated corpus.
+        use_after_generated_corpus: The intended use of a model that was trained on a generated corpus.
         work: A sentence about the unit of text that the model processes, such as "The model translates
             sentence by sentence."
         warning: A warning about possible errors in outputs.
@@ -98,8 +98,9 @@ class Task(ABC):
     a recipe.
 
     Attributes:
-        name: The value of the key `task` of a recipe.
-        data_settings, tokenizer_settings, decoding_settings, evaluation_settings: The classes of the sections.
+        name: The value of the key `task` of a recipe. data_settings, tokenizer_settings, decoding_settings,
+            evaluation_settings: The settings classes of the recipe sections `data`, `tokenizer`, `decoding`
+            and `evaluation`.
         model_class: The class of the models that learn the task, such as `VaswaniForSeq2SeqLM`.
         stacks: The stacks of the model: only "encoder", only "decoder", or "encoder" and "decoder".
         outputs_file: The name of the file of outputs for the test set; None if the task has no outputs.

@@ -493,8 +493,8 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Group the test split and all numbers below 100 by their number of digits, and return the exact match of
-    each group.
+    """Return the exact match for each number of digits. The scored numbers are the test split and all numbers
+    below 100.
     """
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]

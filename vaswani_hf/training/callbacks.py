@@ -147,7 +147,8 @@ class StopCallback(TrainerCallback):
         self.checkpoint = checkpoint
         # A queue of the sums that the callback has not read yet. Each sum adds the values of all processes.
         # Each entry contains the step, the sums [3] from `_send`, and a CUDA event. The CUDA event occurs
-        # when the sums have been copied to the CPU. On a CPU, the event is None.
+        # when the sums have been copied to the CPU. On a CPU, the entry contains None instead of the CUDA
+        # event.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
@@ -210,9 +211,9 @@ class StopCallback(TrainerCallback):
 
     def _send(self, step: int) -> None:
         """Sum three numbers over all processes. The first number is 1 if a loss or gradient is not finite,
-        else 0. The second number is the sum of the losses. The third number is the number of the signal that
-        the process has received, such as 15 for SIGTERM (0 without a signal). On a GPU, start the copy of the
-        three sums to the CPU.
+        else 0. The second of the three numbers is the sum of the training losses. The third number is the
+        number of the signal that the process has received, such as 15 for SIGTERM (0 without a signal). On a
+        GPU, start the copy of the three sums to the CPU.
         """
         losses = self.trainer.losses.take()  # [2]
         received = torch.full_like(losses[:1], self.trainer.stop.received)
@@ -228,9 +229,9 @@ class StopCallback(TrainerCallback):
 
 
 class EarlyStoppingCallback(TrainerCallback):
-    """Ends the training at a scheduled checkpoint if `reason_to_stop` returns a reason. The callback of
-    transformers counts validations in an attribute. This callback counts the validations in the log, so that
-    a resumed run continues the count.
+    """Ends the training at a scheduled checkpoint if `reason_to_stop` returns a reason. The early-stopping
+    callback of transformers counts validations in an attribute. This callback counts the validations in the
+    log, so that a resumed run continues the count.
     """
 
     def __init__(self, training: AnyTraining):

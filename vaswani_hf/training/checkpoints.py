@@ -102,13 +102,15 @@ def _empty_staging_folder(folder: Path) -> None:
 
 
 def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:
-    """Write the manifest of a staged checkpoint, and move the checkpoint into the output folder."""
+    """Write the manifest of the checkpoint in the temporary folder `staged`, and move `staged` into the
+    output folder `folder`.
+    """
     open_to_readers(staged)
     write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # A run saves the checkpoint of a step again if the earlier checkpoint is damaged, or if a signal
-        # interrupted the validation of the step.
+        # A run replaces a checkpoint that is damaged. A run also replaces a checkpoint if a signal
+        # interrupted the validation at the step of the checkpoint.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)

@@ -179,8 +179,8 @@ def read_finished_part(path: str) -> FinishedPart:
 def record_of_distillation(
     teachers: Sequence[str], chosen: TranslationOptions, dataset_revision: str | None
 ) -> dict[str, Any]:
-    """Return the value of the key `distillation`. The value contains no local paths, because the user can
-    publish the output.
+    """Return the value of the key `distillation`. `distillation` contains no local paths, because the user
+    can publish the output.
     """
     names = []
     for teacher in teachers:

@@ -15,8 +15,8 @@ from .messages import counted
 
 # The default number of data workers. On a CPU, data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
-# The largest number of data workers per CPU core. More data workers are probably a mistake, and would fill
-# the memory.
+# The largest number of data workers per CPU core. A larger number of data workers is probably a mistake, and
+# would fill the memory.
 WORKERS_OF_A_CORE = 16
 
 

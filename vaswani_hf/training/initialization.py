@@ -103,8 +103,8 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the section `model` of a resumed run. Take `init_from`, and each config field that `model`
-    lacks, from `recorded`.
+    """Return the recipe section `model` for a resumed run. Take `init_from`, and each config field that
+    `model` lacks, from `recorded`.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)

@@ -59,9 +59,9 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
             raise
         # Only the first process prints the error.
         sys.exit(FAILURE)
-    # Wait at `gather`, because the first process is perhaps still pushing a checkpoint. A launcher such as
-    # torchrun ends all processes if one process ends with an error code. A signal can also arrive after the
-    # last step.
+    # In `gather`, the processes wait for each other, because the first process is perhaps still pushing a
+    # checkpoint. A launcher such as torchrun ends all processes if one process ends with an error code. A
+    # signal can also arrive after the last step.
     if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)

@@ -1,5 +1,5 @@
-"""Sums the training losses of a step, and names the loss in the log. Detects an exploded loss, and creates the
-error that ends a run with an infinite, NaN or exploded loss.
+"""Sums the training losses of a step, and creates the name of the training loss in log lines. Detects an
+exploded loss, and creates the error that ends a run with an infinite, NaN or exploded loss.
 """
 
 import math
@@ -105,9 +105,9 @@ class DivergenceDetector:
     label smoothing.
 
     - The strict limit for the loss applies after the model has learned something (see `LEARNED`). The strict
-      limit for the loss is the mean of two losses: the lowest mean loss of 10 consecutive steps so far, and
-      the loss of a uniform guess. The loss has exploded if the loss is above the strict limit for N
-      consecutive steps. N is a tenth of the number of steps of the run, but at least 10 and at most 100.
+      limit is halfway between the loss of a uniform guess and the lowest mean loss of 10 consecutive steps so
+      far. The loss has exploded if the loss is above the strict limit for N consecutive steps. N is a tenth
+      of the number of steps of the run, but at least 10 and at most 100.
 
     - The loose limit is a higher limit for the loss, and applies in all steps. The loose (higher) limit for
       the loss is twice the larger of two losses: the loss of a uniform guess, and the first loss of the run.

@@ -279,8 +279,8 @@ def _cost_on_processor(
     """
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # The trainer never divides a sentence between two parts of a batch. Therefore each part must have
-        # space for the longest sentence.
+        # The trainer never divides a sentence between two parts of a batch. Therefore each part of a batch
+        # must have space for the longest sentence.
         largest = max(largest, longest)
     return batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
 

@@ -47,11 +47,11 @@ def batch_shape(training: AnyTraining, length: int, largest_part: int | None = N
 
     `source_tokens_per_batch` and `target_tokens_per_batch` can differ. The larger of
     `source_tokens_per_batch` and `target_tokens_per_batch` determines the side (source or target) whose
-    sentences have `length` tokens. The sentences on the side with fewer tokens per batch (source or target)
-    are shorter, in the ratio of the two settings. If the trainer divides batches, each part of a batch has at
-    most `largest_part` source positions and at most `largest_part` target positions. With `largest_part`,
-    return the shape of one part instead of the shape of the full batch. The sentences of a part are as long
-    as the sentences of the full batch.
+    sentences have `length` tokens. On the side with fewer tokens per batch, sentences are shorter in
+    proportion. With half as many tokens, a sentence has about `length / 2` tokens. If the trainer divides
+    batches, each part of a batch has at most `largest_part` source positions and at most `largest_part`
+    target positions. If `largest_part` is given, return the shape of one part of the batch, not of the full
+    batch. The sentences of a part are as long as the sentences of the full batch.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch

@@ -45,7 +45,7 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
         raise InvalidValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
     # Save the weights unsharded, because the averaging of checkpoints and a push to the Hub need unsharded
     # weights. First set `state_dict_config` and `optim_state_dict_config` to None, because
-    # `set_state_dict_type` replaces only None.
+    # `set_state_dict_type` does not replace an existing config.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     # The mixed-precision policy would also round LayerNorm weights and sums of gradients to bfloat16. Without

@@ -82,8 +82,8 @@ def step_cost(
     accumulates: bool = False,
 ) -> StepCost:
     """Run a training step without padding on fake tensors, and count its cost. If `on_accelerator` is true,
-    use the kernels of a GPU, otherwise the kernels of a CPU. `accumulates` is True if the gradients of
-    earlier batches already exist.
+    count the cost of the kernels for a GPU, otherwise of the kernels for a CPU. `accumulates` is True if the
+    gradients of earlier batches already exist.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class)

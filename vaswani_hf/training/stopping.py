@@ -213,7 +213,7 @@ class GracefulShutdown:
 @contextlib.contextmanager
 def explain_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
     """Context manager that raises a new error if gloo or NCCL fails because another process of the run has
-    ended. The message of the new error says how to continue the run.
+    ended. The error that the context manager raises instead says how to continue the run.
     """
     try:
         yield

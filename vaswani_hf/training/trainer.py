@@ -133,11 +133,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The maximum number of source positions in each part of a divided batch. The same maximum applies to
-        the target positions. None if the trainer does not divide batches. With DeepSpeed, the trainer does
-        not divide batches, because DeepSpeed would take an optimizer step after each part. The number of
-        processes has no effect on the division of a batch, because another division would change the dropout
-        masks.
+        """The maximum number of source tokens, padding included, in each part of a divided batch. The same
+        maximum applies to the target tokens. A part with only one sentence pair can exceed the maximum. None
+        if the trainer does not divide batches. With DeepSpeed, the trainer does not divide batches, because
+        DeepSpeed would take an optimizer step after each part. The number of processes has no effect on the
+        division of a batch, because another division would change the dropout masks.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None

@@ -74,7 +74,7 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# The search settings for which this backend supports every permitted value. All other fields of
+# The names of the search settings that this backend supports with all their values. All other fields of
 # `SearchSettings` must have their default values.
 _SETTINGS = frozenset(
     """
@@ -447,8 +447,8 @@ class CTranslate2Backend:
     def _best(
         self, hypotheses: list[Hypothesis], is_complete: bool, config: SearchSettings
     ) -> list[Hypothesis]:
-        """Return the best translations, best first. If `is_complete` is False (the search stopped before the
-        length limit of the sentence), leave out unfinished beams.
+        """Return the best translations, best first. If the search stopped before the length limit of the
+        sentence (`is_complete` is False), leave out unfinished beams.
         """
         if not is_complete:
             hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]

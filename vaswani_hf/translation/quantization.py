@@ -23,8 +23,8 @@ from ..version import install_command
 
 # `_HARMLESS` lists the methods of an `Int8Weight` that are allowed, because they do not read the values of
 # the weight. `_VIEWS` lists the attributes of an `Int8Weight` that must not be read: each access raises an
-# error. An attribute in `_VIEWS` would return a tensor without valid values, because an `Int8Weight` stores
-# no float values.
+# error. Without the error, an attribute such as `T` would return a tensor with invalid values, because an
+# `Int8Weight` stores no float values.
 _HARMLESS = {
     "dim",
     "size",

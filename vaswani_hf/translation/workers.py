@@ -21,9 +21,9 @@ from ..model.requests_vaswani import Request
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# The maximum number of open windows (groups of requests) per worker process. A sent window is open until all
-# its translations are yielded. If each worker process could have only one open window, a worker process would
-# be idle until all earlier windows are translated.
+# The maximum number of windows (groups of requests) that are open at the same time, per worker process. A
+# sent window is open until all its translations are yielded. If each worker process could have only one open
+# window, a worker process would be idle until all earlier windows are translated.
 _WINDOWS_PER_WORKER = 2
 
 

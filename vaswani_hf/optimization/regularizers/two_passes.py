@@ -44,7 +44,7 @@ class TwoPassLoss:
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of the second pass: [B, S, D] in the encoder, and [B, T, D] in the decoder.
-        `states` are the embeddings of the first pass.
+        The first pass uses `states`, the token embeddings of `ids`.
         """
         return states
 
