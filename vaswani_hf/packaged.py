@@ -34,7 +34,7 @@ def packaged_recipes() -> dict[str, Path]:
 
 def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
     """Return the path of the file `name` in `folder`. If the file does not exist, but the package has a
-    recipe `name`, return the path of the recipe.
+    recipe called `name`, return the path of that recipe.
     """
     path = folder / name
     if path.is_file():

@@ -7,9 +7,9 @@
 - `accept_numbered_cpus` adds a device to the devices of `torch.load`, so that several processes on a CPU can
   resume a run.
 
-Two other files also replace something: registration.py adds the pipeline tasks of the package to
-transformers, and training/step_cost.py replaces two functions of PyTorch to count the memory that attention
-and dropout use on a GPU.
+Two other files also change libraries: registration.py adds the pipeline tasks of the package to transformers,
+and training/step_cost.py replaces two functions of PyTorch to count the memory that attention and dropout use
+on a GPU.
 
 The module level of this file imports neither torch nor transformers, because some of its functions must run
 before the import of transformers.
@@ -119,8 +119,8 @@ class _DeferredDynamo(ModuleType):
 
 
 class _DeferredIndexMode:
-    """Replaces `TransformGetItemToIndex` of PyTorch. The class of PyTorch is imported only when transformers
-    uses the class for an attention mask.
+    """Replaces PyTorch's class `TransformGetItemToIndex`, and imports the class only when transformers needs
+    an instance for an attention mask.
     """
 
     def __new__(cls) -> Any:

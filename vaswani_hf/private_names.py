@@ -20,7 +20,7 @@ TESTED = {
     "evaluate": "0.4.6",
 }
 
-# Maps each module to the names in the module that begin with an underscore.
+# Maps each module to the private names (with an initial underscore) that the package uses.
 PRIVATE = {
     "transformers.generation.utils": """
         _eos_token_tensor _expand_inputs_for_generation _has_unfinished_sequences _pad_token_tensor _prefill

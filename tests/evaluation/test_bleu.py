@@ -151,11 +151,11 @@ def test_two_processes_at_once_leave_no_file(tmp_path, monkeypatch):
         ),
         (
             {"predictions": ["a", "b"], "references": ["a"]},
-            "`references` must have one entry, with at least one reference, for each of the 2 predictions, but the number of such entries is 1.",
+            "`references` must have one entry, with at least one reference, for each of the 2 predictions, but the number of entries with references is 1.",
         ),
         (
             {"predictions": ["a"], "references": [[]]},
-            "`references` must have one entry, with at least one reference, for each of the 1 predictions, but the number of such entries is 0.",
+            "`references` must have one entry, with at least one reference, for each of the 1 predictions, but the number of entries with references is 0.",
         ),
         (
             {"predictions": ["a"], "references": ["a"], "tokenize": "14a"},

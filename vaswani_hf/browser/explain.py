@@ -216,8 +216,8 @@ class _Explainer:
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
         # Different replacements of a token can lead to the same runner-up. Beam searches take most of the
         # time of an explanation. Therefore first run beam searches only for the `NUM_RUNNERS_UP` most
-        # probable token replacements in each target word. Then search with the remaining token replacements,
-        # but only for target words with fewer than `NUM_RUNNERS_UP` runners-up.
+        # probable replacements of a token in each target word. Then run beam searches for the remaining
+        # replacements, but only in target words with fewer than `NUM_RUNNERS_UP` runners-up.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
             for number, of_word in enumerate(found):
@@ -262,8 +262,8 @@ class _Explainer:
         return [(position, token) for _, position, token in probable]
 
     def _translations(self, changes: list[tuple[int, int]], best: Hypothesis) -> list[Translation]:
-        """For each change (position, token), return the best translation that has `token` at `position`, and
-        the tokens of `best` before `position`.
+        """For each change (position, token), return the best translation that begins with the tokens of
+        `best` before `position`, followed by `token`.
         """
         prefixes = [[*best.token_ids[best.num_forced : position], token] for position, token in changes]
         token_ids = [[*best.token_ids[: best.num_forced], *prefix] for prefix in prefixes]

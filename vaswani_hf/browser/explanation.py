@@ -68,8 +68,8 @@ class Weights:
     Attributes:
         shape (sequence): Four integers: the numbers of layers, heads, rows and columns. A row belongs to a
             query, and a column belongs to a key. The attention weights of each row add up to 1.
-        data (str): The base64 text of all weights in row-major order. A weight is stored as an unsigned
-            little-endian 16-bit integer: the weight multiplied by 65535.
+        data (str): All attention weights in row-major order, as base64 text. A weight is stored as an
+            unsigned little-endian 16-bit integer: the weight multiplied by 65535.
     """
 
     shape: Sequence[int]
@@ -113,7 +113,8 @@ class Node:
             this node, with an end token or at the length limit, and was among the K best candidates of its
             step. Otherwise "dropped".
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
-            None if a hypothesis with this node has finished, or is still a beam at the end of the search.
+            `left` is None if any hypothesis that contains this node has finished, or is a beam at the end of
+            the search.
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures`, the logarithm of
             the sum of exp(log_prob / t) over the whole vocabulary. At temperature t, the log-probability of a
             child node is its `log_prob` / t, minus the normalizer for t. `normalizers` is None if the search
@@ -214,8 +215,8 @@ class RunnerUp:
         text (str): The runner-up. An empty text means that the model could have ended the translation before
             the token at `position`.
         probability (float): The product of the probabilities of the tokens of `text`, given the tokens before
-            the replaced word in the translation. If the runner-up ends directly before `token`, `probability`
-            also includes the probability of `token`, because `token` ends the runner-up.
+            the replaced word in the translation. If `token` directly follows the runner-up, `probability`
+            also includes the probability of `token`, because another token could make the runner-up longer.
         position (int): The index in `Explanation.target` of the first token at which the runner-up differs
             from the translation.
         token (int): The id of the token that replaces the token of the translation at `position`.

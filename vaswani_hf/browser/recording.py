@@ -120,7 +120,7 @@ class TreeRecorder:
                     finished.append(index)
             if step == last_step:
                 # `record_step` finds the beams of a step only when the next step starts. `record_step` is not
-                # called after the last step. Therefore set the state of the last step's beams here.
+                # called after the last step. Therefore `_finish` sets the state of the last step's beams.
                 for index in [i for i in candidates if i not in ended][: record.num_beams]:
                     self.nodes[index].state = "beam"
         self._set_left(last_step)

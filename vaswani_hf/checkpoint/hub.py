@@ -220,7 +220,7 @@ def _refusal(error: BaseException) -> str | None:
     if response.request.headers.get("authorization") is not None:
         hidden = "this token may not read it"
         remedy = "use a token of a user who may read the " + word
-    # In a download (GET or HEAD), `name` can be the misspelled name of a local folder.
+    # If a download (GET or HEAD) failed, `name` is perhaps the misspelled name of a local folder.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (

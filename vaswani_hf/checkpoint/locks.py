@@ -30,8 +30,8 @@ SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 # The file descriptors that this process keeps open: the descriptors of lock files and of run folders. A
-# forked process, such as a data worker, closes its copies of the file descriptors. Otherwise the lock would
-# remain if the parent process ends before the data worker.
+# forked process, such as a data worker, closes its copies of the file descriptors. If a data worker kept its
+# copies, the lock would remain after the end of the parent process.
 _DESCRIPTORS: set[int] = set()
 # Maps the absolute path of each locked run folder to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}

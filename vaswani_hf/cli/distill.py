@@ -122,7 +122,7 @@ def _summary(counts: Counter[str], output: str, more: str) -> str:
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """Skip the first `done` training pairs. For each later pair, yield its number, the pair, and the
+    """For each training pair after the first `done` pairs, yield the number of the pair, the pair, and the
     translation of the source text.
     """
     from ..translation.workers import translate_remaining

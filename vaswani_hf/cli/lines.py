@@ -130,7 +130,9 @@ class LineReport:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Return True for a terminal. `stream`, such as `sys.stdin`, is None if the standard stream is closed."""
+    """Return True if `stream` is a terminal. `stream`, such as `sys.stdin`, is None if the standard stream is
+    closed.
+    """
     return stream is not None and stream.isatty()
 
 

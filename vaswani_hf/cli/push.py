@@ -40,8 +40,8 @@ class PushOptions(CodeOptions):
     def _check_space(self) -> Self:
         if self.space is not None and self.create_pr:
             raise InvalidValueError(
-                "`--space` must not be given with `--create_pr`, because the Space must not use the commit of "
-                "an open pull request; leave out `--space` or `--create_pr`."
+                "`--space` must not be given with `--create_pr`, because the Space would load the model "
+                "from an open pull request; leave out `--space` or `--create_pr`."
             )
         if self.space is None and self.space_sdk is not None:
             raise InvalidValueError(

@@ -72,9 +72,9 @@ class VaswaniLoader(BartLoader):
             pre_norm=config.has_final_norm(is_decoder=False),
             activation=activation,
         )
-        # The constructor creates the final LayerNorm only for `pre_norm=True`. Therefore set `pre_norm` to
-        # the model's own value after the constructor. CTranslate2 applies the final LayerNorm of a stack even
-        # if `pre_norm` is False.
+        # `TransformerEncoderSpec` and `TransformerDecoderSpec` create the final LayerNorm only for
+        # `pre_norm=True`. Therefore set `pre_norm` to the model's own value after the constructor.
+        # CTranslate2 applies the final LayerNorm of a stack even if `pre_norm` is False.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
         # Make CTranslate2 return the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}

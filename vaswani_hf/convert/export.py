@@ -134,7 +134,9 @@ def _copy_file(name: str, source: Path, folder: Path) -> None:
 
 
 def _entry(name: str, quantization: str | None) -> ExportFormat:
-    """Return the format. Raise an error if the name, the quantization or the installation is invalid."""
+    """Return the format. Raise an error if the name or the quantization is invalid, or if a library is not
+    installed.
+    """
     if name not in EXPORT_FORMATS:
         raise InvalidValueError(f"`format` must be {alternatives(EXPORT_FORMATS)}, but is {name!r}.")
     entry = EXPORT_FORMATS[name]

@@ -200,8 +200,8 @@ class ExportFormat:
     """Describes an export format.
 
     Attributes:
-        name (str): The value of `--format`. The extra with the same name in pyproject.toml installs the
-            modules in `libraries`.
+        name (str): The value of `--format`. The extra called `name` in pyproject.toml installs the modules in
+            `libraries`.
         main_file (str): The name, or a pattern for the name, of a file that occurs only in exports of this
             format.
         library_name (str): The library that reads the format, for the model card.

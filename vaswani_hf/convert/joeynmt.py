@@ -235,7 +235,7 @@ def _without_alpha(
     """Return the weights of an equivalent model whose residual connections have no factor alpha.
 
     In a post-norm stack, LayerNorm(f(x) + alpha * x) equals LayerNorm(f(x) / alpha + x), except for the
-    effect of the epsilon. Therefore the import divides the output layer of each sub-layer f by alpha.
+    effect of the epsilon. Therefore the import divides the last linear layer of each sub-layer f by alpha.
 
     In a pre-norm stack, the import divides the weight and the bias of the k-th sub-layer's output layer by
     alpha^k. The number alpha is the residual factor. The hidden states after the k-th sub-layer are then

@@ -8,9 +8,9 @@ outputs].
 
 Marian's models differ from the paper in four points: biases in attention; tensor2tensor's timescales, with
 all sines in the first half of the features; an output projection with a bias; a decoder that starts from a
-vector of zeros. The decoder of this package must start from the embedding of a token. Therefore the import
-adds the token `<pad>` with an embedding of zeros. If a model has learned positions, Marian does not multiply
-the embeddings by sqrt(d_model).
+vector of zeros. In this package, the first input of the decoder must be the embedding of a token. Therefore
+the import adds the token `<pad>` with an embedding of zeros. If a model has learned positions, Marian does
+not multiply the embeddings by sqrt(d_model).
 
 In training and in scoring, Marian computes the same function as the imported model, but Marian's search can
 differ. In models of the type "transformer" with a pre-norm decoder, the search of Marian 1.12.42 omits the

@@ -321,9 +321,10 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
     LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore the export
     multiplies the inputs of all LayerNorms by c, where c^2 is Marian's epsilon divided by the checkpoint's
     epsilon. The input of a LayerNorm is a sum, so the export multiplies each summand by the factor c. The
-    summands are the token embeddings, the position embeddings and the outputs of sub-layers. In post-norm
-    models, the output of a LayerNorm is also a summand of the next LayerNorm's input. If the input of a
-    linear layer is multiplied by c, the export divides the weight of the linear layer by c.
+    summands of a LayerNorm's input are the token embeddings, the position embeddings and the outputs of
+    sub-layers. In post-norm models, the output of a LayerNorm is also a summand of the next LayerNorm's
+    input. If the input of a linear layer is multiplied by c, the export divides the weight of the linear
+    layer by c.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:

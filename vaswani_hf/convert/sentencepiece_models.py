@@ -247,8 +247,9 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """Create the normalizer. `known` contains all characters that occur in the pieces of `model`. `runs` has
-    tokens that are not pieces of `model`: single characters, and sequences of unknown characters.
+    """Create the normalizer. `known` contains all characters that occur in the pieces of `model`. `runs`
+    contains vocabulary tokens that are not pieces of `model`: tokens of one character, and tokens that
+    consist only of unknown characters.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
@@ -358,8 +359,8 @@ def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
 
 
 def without_foreign_mark(tokens: list[str]) -> list[str]:
-    """Remove `_FOREIGN` from the beginning of each token, unless `tokens` also contains the token without
-    `_FOREIGN`.
+    """Remove the prefix `_FOREIGN` from each token. Keep the prefix if `tokens` also contains the token
+    without the prefix.
     """
     known = set(tokens)
     plain = [token.removeprefix(_FOREIGN) for token in tokens]

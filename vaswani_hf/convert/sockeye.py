@@ -268,8 +268,8 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
 
 
 def _with_positions(state: dict[str, torch.Tensor], positions: str) -> dict[str, torch.Tensor]:
-    """With sinusoids, reorder the features. With learned positions, make the position tables of the encoder
-    and the decoder equally long.
+    """With sinusoidal positions, reorder the features so that sines and cosines alternate. With learned
+    positions, make the position tables of the encoder and the decoder equally long.
     """
     tables = [state.pop(name) for name in POSITION_TABLES if name in state]
     if positions == "sinusoidal":

@@ -230,8 +230,8 @@ def _head_width(weights: dict[str, torch.Tensor], projection: str, num_heads: in
 
 
 def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers | None:
-    """Create the tokenizers from the files `vocabularies`. If `vocabularies` is empty, use the only
-    vocabulary file in the folder, or return None if the folder has no or several vocabulary files.
+    """Create the tokenizers from the vocabulary files `vocabularies`. If `vocabularies` is empty, use the
+    only vocabulary file in the folder, or return None if the folder has no or several vocabulary files.
     """
     files = vocabularies or tuple(folder.glob(_VOCABULARIES))
     if not files or (len(files) > 1 and not vocabularies):

@@ -198,7 +198,7 @@ def _matrix(
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the weight whose name is in the field `key` of `facts`, or `default` if the user gave no name.
-    The matrix has no dimensions of size 1.
+    Remove dimensions of size 1 from the weight.
     """
     if getattr(facts, key) is None and default is not None:
         return default

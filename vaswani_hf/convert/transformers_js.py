@@ -175,7 +175,8 @@ class _DecoderGraph(nn.Module):
             past_key_values=cache,
         ).last_hidden_state  # [B, T, D]
         logits = self.model.logits(states)  # [B, T, V]
-        # In the first call, `</s>` does not end the translation, because the decoder can start from `</s>`.
+        # In the first call, an input token `</s>` does not end the translation, because `</s>` can be the
+        # start token.
         has_ended = self.is_end[input_ids] & use_cache_branch  # [B, T]
         logits = torch.where(has_ended.unsqueeze(-1), self.only_end, logits)
         present = []

@@ -14,7 +14,7 @@ from ..checkpoint.tokenizers import IMPORTED_MARK, SHARED_IDS_MARK
 
 # In the merges of subword-nmt and fastBPE, the last token of a word ends with "</w>".
 END_OF_WORD = "</w>"
-# A note for the user of a model whose training data was segmented by other programs.
+# A message to the user who imports a model whose training data was segmented by other programs.
 SPLITS_AT_SPACES = (
     "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that prepared "
     "the training data."

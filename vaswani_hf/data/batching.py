@@ -168,8 +168,8 @@ def _evenly_full_bounds(
 
     def bounds(total: int, count: int) -> np.ndarray:
         # Divide the token budget `total` among the first `count` batches. If `total` is not divisible by
-        # `count`, the last batches get a budget that is larger by one token. If all batches had the smaller
-        # budget, some batches could hold fewer pairs, and the pairs could need more batches.
+        # `count`, the last batches get a budget that is larger by one token. With the smaller budget for all
+        # batches, the pairs could need more batches.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -191,8 +191,8 @@ def _batch_bounds(
     """Fill batches with the pairs of all buckets, and return the batch bounds. A bucket of equally long pairs
     is (number of pairs, source length, target length).
 
-    `budgets` is the limit of the first `num_smaller` batches, and `larger_budgets` is the limit of all later
-    batches. A limit is (source tokens, target tokens).
+    `budgets` is the token limit of each of the first `num_smaller` batches, and `larger_budgets` is the token
+    limit of each later batch. A token limit is (source tokens, target tokens).
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0

@@ -70,7 +70,9 @@ class Column:
         return cells
 
     def lists(self, rows: np.ndarray) -> Iterator[pyarrow.Array]:
-        """Yield the lists of token ids of `rows` in order. An Arrow array contains the lists of many rows."""
+        """Yield the lists of token ids in the rows `rows`, in the order of `rows`. An Arrow array contains
+        the lists of many rows.
+        """
         numbers, positions = self._positions(rows)
         cuts = np.flatnonzero(np.diff(numbers)) + 1
         for run in np.split(np.arange(len(rows)), cuts):

@@ -46,7 +46,7 @@ class Corpus:
     # The seed of `WeightedPairs`, which chooses the pairs of each epoch.
     seed: int
     # The maximum ratio between the lengths (in tokens) of the longer side and the shorter side of a training
-    # pair. Training pairs with a ratio above `max_length_ratio` are removed.
+    # pair. Training pairs whose length ratio is above `max_length_ratio` are removed.
     max_length_ratio: float | None = None
     # If True, keep the text of the training pairs, because BPE-dropout and augmentation encode the text again
     # in each epoch.

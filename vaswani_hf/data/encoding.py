@@ -39,7 +39,7 @@ ID_FEATURES = {
 CHARACTERS_PER_TOKEN = 16
 
 # The encoder encodes `_ENCODED_AT_ONCE` pairs in one batch, and looks up each distinct word of the batch only
-# once. A larger batch needs fewer look-ups of words, but more memory.
+# once. With larger batches, the encoder looks up words less often, but needs more memory.
 _ENCODED_AT_ONCE = 10_000
 
 
@@ -70,7 +70,7 @@ class CorpusReport:
 
     @property
     def read(self) -> int:
-        """The number of sentence pairs that were read: the kept pairs and the removed pairs."""
+        """The number of sentence pairs that were read: the sum of kept and removed pairs."""
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:

@@ -50,8 +50,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._num_processes = num_processes
         self._process_index = process_index
         self._window_batches = window_batches
-        # `_window` describes the current window. `_position` is the number of finished batches, counted over
-        # all epochs and all processes.
+        # `_window` records where the current window of sentence pairs begins: the epoch, the window, the
+        # first batch and the stream position. `_position` is the number of finished batches, counted over all
+        # epochs and all processes.
         self._window: dict[str, Any] = {"epoch": 0, "window": 0, "first_batch": 0, "pairs": None}
         self._position = 0
 
@@ -115,9 +116,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         source_tokens, target_tokens = self._budgets
         # Multiply each source length by `target_tokens` and each target length by `source_tokens`, so that
         # the sizes of sentence pairs are integers. The size of a sentence pair is the larger of its two
-        # multiplied lengths. A full batch has the size `source_tokens * target_tokens`. With floating-point
-        # sizes, rounding errors could make a resumed run begin a window of pairs at another stream position
-        # than the original run.
+        # multiplied lengths. In a full batch, the sizes of the sentence pairs add up to about `source_tokens
+        # * target_tokens`. With floating-point sizes, rounding errors could make a resumed run begin a window
+        # of pairs at another stream position than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
@@ -129,8 +130,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
             # When a window of sentence pairs is full, read the pairs of one more batch before yielding the
-            # window. If the epoch ends before one more batch is full, add the pairs of the incomplete batch
-            # to the last window.
+            # window. At the end of the epoch, the pairs of an incomplete batch are added to the last window.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -145,7 +145,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
     def _batches(self, pairs: list[dict[str, Any]], seed: list[int]) -> list[list[dict[str, Any]]]:
         generator = np.random.default_rng(seed)
-        # Shuffle the pairs, so that each epoch combines different pairs of equal lengths in a batch.
+        # Shuffle the pairs, so that each epoch distributes pairs of equal lengths differently to the batches.
         pairs = [pairs[row] for row in generator.permutation(len(pairs))]
         source_lengths = np.array([pair["source_length"] for pair in pairs])
         target_lengths = np.array([pair["target_length"] for pair in pairs])

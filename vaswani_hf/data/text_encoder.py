@@ -28,8 +28,8 @@ class SerializedTokenizer(NamedTuple):
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """Serialize a tokenizer. Equal tokenizers give equal results, even if one of the tokenizers has already
-    encoded texts.
+    """Serialize a tokenizer. Equal tokenizers have equal serializations, even if one of the tokenizers has
+    already encoded texts.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
@@ -83,7 +83,8 @@ class TextEncoder:
         ids = _as_lists([*self._ids_of_words(distinct), self._begin, self._end]).take(pyarrow.array(numbers))
         starts = ids.offsets.to_numpy()[offsets + 2 * np.arange(len(offsets))]
         encoded = pyarrow.ListArray.from_arrays(starts, ids.values)
-        # Encode whole texts with the tokenizer if they contain white space other than single spaces.
+        # Encode a text as a whole, not word by word, if the text contains white space other than single
+        # spaces.
         is_other = np.array([word.split() != [word] for word in distinct], bool)
         places = np.flatnonzero(is_other[words.indices.to_numpy()])
         others = np.unique(np.searchsorted(offsets, places, side="right") - 1)

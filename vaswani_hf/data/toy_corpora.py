@@ -288,10 +288,10 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     words, and the `target` is one German word.
 
     A number consists of the thousands and a remainder below 1000. Each of the two parts has 0 to 3 digits,
-    which gives 16 combinations of digit counts. All combinations of digit counts are equally probable,
-    because otherwise 90 % of the drawn numbers would have six digits. Only the split "train" can contain a
-    number several times. A number occurs again only after all numbers with the same digit counts (of the
-    thousands and the remainder) have been drawn.
+    which gives 16 combinations of digit counts. The 16 combinations of digit counts are equally probable. If
+    all numbers were equally probable, 90 % of the drawn numbers would have six digits. Only the split "train"
+    can contain a number several times. A number occurs again only after all numbers with the same digit
+    counts (of the thousands and the remainder) have been drawn.
 
     A number is in the same split for every seed. The splits "validation" and "test" have about 5 % of the
     numbers each. The split "train" has all remaining numbers, including all numbers below 100. A larger

@@ -155,7 +155,7 @@ def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
     All lines of a tree except the first must be indented, as in the files of the Penn Treebank. A tree that
     contains only traces becomes a tree without words.
     """
-    # A block of lines begins at a line that begins with a bracket, and ends before the next such line.
+    # Each line that begins with a bracket begins a new block of lines.
     block: list[str] = []
     first_line = 1
     for number, line in enumerate(lines, 1):

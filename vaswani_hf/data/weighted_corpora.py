@@ -88,6 +88,6 @@ def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     last = ((places + 1) * len(lengths) - 1) // num_places
     # In each epoch, the sampler draws for place `i` one of the pairs `first[i]` to `last[i]` (inclusive). For
     # each `i`, `np.maximum.reduceat` returns the maximum of `lengths[first[i] : first[i + 1]]`. The slice
-    # `lengths[first[i] : first[i + 1]]` does not always contain `lengths[last[i]]`. Therefore take the
-    # element-wise maximum of the result of `reduceat` and `lengths[last]`.
+    # `lengths[first[i] : first[i + 1]]` does not always contain `lengths[last[i]]`. Therefore compute the
+    # element-wise maximum of two arrays: the result of `reduceat`, and `lengths[last]`.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

@@ -250,7 +250,7 @@ def _reference_lists(
     if len(predictions) != len(lists) or not all(lists):
         raise InvalidValueError(
             "`references` must have one entry, with at least one reference, for each of the"
-            f" {len(predictions)} predictions, but the number of such entries is {sum(map(bool, lists))}."
+            f" {len(predictions)} predictions, but the number of entries with references is {sum(map(bool, lists))}."
         )
     return lists
 

@@ -23,8 +23,8 @@ TRIALS = 10_000
 # number of sentences. If m translations of two systems differ, the randomization test has 2^m ways to swap
 # translations. Two of the 2^m ways to swap translations always give a difference of the observed size: to
 # swap no translation, and to swap all. Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m
-# = 10. If only one translation differs, the correct p-value is 1, but sacreBLEU computes 0.0001. The reason
-# is that sacreBLEU counts only differences that are larger than the observed difference.
+# = 10. If only one translation differs, the correct p-value is 1, but sacreBLEU computes 0.0001. For the
+# p-value, sacreBLEU counts only the trials with a larger difference than the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -100,7 +100,7 @@ class Comparison(Record):
         bleu_signature: The settings of BLEU and of the significance tests.
         chrf_signature: The settings of chrF and of the significance tests.
         comet_model: Not set if COMET is not computed.
-        recipe_note: A sentence about the scoring options that come from recipes. Not set if no option comes
+        recipe_note: A sentence about the scoring options that come from recipes, or None if no option comes
             from a recipe.
     """
 

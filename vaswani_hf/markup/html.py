@@ -221,7 +221,9 @@ def text_of_code(name: str, raw: str) -> str:
 
 
 def references_of(pieces: Sequence[Piece]) -> dict[str, str]:
-    """Map each character that occurs only as a reference, such as `&nbsp;`, to the reference."""
+    """Map each character that the document writes only as an HTML reference, such as `&nbsp;`, to the
+    reference.
+    """
     texts = [piece.raw for piece in pieces if piece.kind == "text"]
     references = {}
     for text in texts:
@@ -250,9 +252,9 @@ def _passage_parts(pieces: Sequence[Piece], quotes: str = "") -> list[str | Pass
 
 
 def divide_outer_space(pieces: Sequence[Piece]) -> tuple[str, list[Piece], str]:
-    """Divide the pieces of a passage into outer white space and content. Return the source code of the white
-    space before the content, the pieces of the content, and the source code of the white space after the
-    content. The white space can contain character references, such as `&nbsp;`.
+    """Separate the white space at both ends of a passage from the content of the passage. Return the source
+    code of the white space before the content, the pieces of the content, and the source code of the white
+    space after the content. The white space can contain character references, such as `&nbsp;`.
     """
     inner = [*pieces]
     before = after = ""

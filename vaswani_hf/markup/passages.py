@@ -113,8 +113,8 @@ class _Sentence:
         return _OTHER_SPACE.sub(" ", "".join(self.texts())).strip()
 
     def may_keep_atoms(self) -> bool:
-        """Return False if an unchangeable part consists only of letters, or if its text also occurs elsewhere
-        in the source sentence. Otherwise return True.
+        """Return False if an unchangeable part (atom) consists only of letters, or if the text of an atom
+        also occurs elsewhere in the source sentence. Otherwise return True.
         """
         source = self.source()
         return all(

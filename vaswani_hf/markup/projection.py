@@ -4,9 +4,9 @@ alignment determines the positions of the tags and the unchangeable parts.
 A `Unit` is a word, the punctuation before or after a word, or an unchangeable part. A `Node` is a pair of
 tags, a single tag, or an unchangeable part that the model does not receive. The nodes form a tree: a node
 between two tags is a child of the pair of tags. In the translation, each pair of tags encloses one contiguous
-range of units. The range of a pair of tags is inside the range of the parent pair. Two pairs of tags with the
-same parent enclose ranges that do not overlap. Therefore each tag occurs exactly once in the translation, and
-the pairs of tags are nested.
+range of `Unit` objects. The range of a pair of tags is inside the range of the parent pair. Two pairs of tags
+with the same parent enclose ranges that do not overlap. Therefore each tag occurs exactly once in the
+translation, and the pairs of tags are nested.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -53,15 +53,15 @@ class Node:
         closing (str): The source code of the closing tag of a pair.
         kind (str): "pair" (two tags), "open" or "close" (a tag whose partner is missing), or "atom" (an
             unchangeable part).
-        before (str): The character before the node in the source; "X" if an unchangeable part is before the
-            node, and "" at the beginning of the sentence.
+        before (str): The source character before the node (a tag or an atom); "X" if an unchangeable part is
+            before the node, and "" at the beginning of the sentence.
         after (str): The character after the node in the source; "X" if an unchangeable part is after the
             node, and "" at the end of the sentence.
         source_start (int): The index of the first source unit after the node. For a pair of tags,
             `source_start` is the index of the first source unit after the opening tag.
         source_end (int): For a pair of tags, the index of the first source unit after the closing tag.
-        start (int): The index of the first translation unit after the node. For a pair of tags, `start` is
-            the index of the first translation unit after the opening tag.
+        start (int): The index of the first unit of the translation after the node. For a pair of tags,
+            `start` is the index of the first translation unit after the opening tag.
         end (int): For a pair of tags, the index of the first unit of the translation after the closing tag;
             otherwise equal to `start`.
         children (list): The nodes between the two tags of a pair, in the order of the source.
@@ -237,8 +237,9 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair of tags to the longest sequence of free target units between `start` and `end`.
-    A unit is free if the unit is outside the ranges of the already placed pairs of tags with the same parent.
+    """Set the range of a pair of tags to the longest sequence of target units whose entries in
+    `free[start:end]` are True. A unit is free if the unit is outside the ranges of the already placed pairs
+    of tags with the same parent.
     """
     best = (start, start)
     run_start = start
@@ -255,11 +256,11 @@ def _position(node: Node, parent: Node, aligned: Aligned, sentences: Sequence[Bo
     """Return the index of the translation unit before which a tag or an unchangeable part (`node`) is placed.
 
     `node` is placed directly after the translation of the source unit before `node`. If the preceding source
-    unit has no translation, the node comes directly before the translation of the following source unit. For
-    an opening tag without a closing tag, the source unit after the tag has precedence over the source unit
-    before the tag. If neither the preceding nor the following source unit has a translation, the node has the
-    same relative position in the translation as in the source sentence. For example, a node in the middle of
-    the sentence stays in the middle.
+    unit has no translation, the node comes directly before the translation of the following source unit. An
+    opening tag without a closing tag comes directly before the translation of the following source unit, if
+    the unit has a translation. If neither the preceding nor the following source unit has a translation, the
+    node has the same relative position in the translation as in the source sentence. For example, a tag in
+    the middle of the source sentence is placed in the middle of the translation.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])

@@ -14,7 +14,8 @@ _BREAK_IN_SENTENCE = re.compile(r"(?<![\n♪♫])\n(?!\s*[-–—♪♫]|\n)")
 _TIME_STAMPS = re.compile(r"\d *-[ -] *> *\d.*\n?")
 # `\N` is the line break of other formats of subtitles. Players also know `\N` in SubRip files.
 _LINE_BREAK = re.compile(r"\\N|\n")
-# Matches dashes at the start of a line, tags, placeholders, and each space outside of these parts.
+# Matches a tag, a placeholder, a dash at the start of a line, or a space. The group `space` matches only a
+# space outside of tags, placeholders and dashes.
 _SPACE = re.compile(rf"<[^<>]*>|{PLACEHOLDER.pattern}|(?m:^[-–—]\ )|(?P<space>\ )", re.VERBOSE)
 
 

@@ -766,7 +766,7 @@ TARGET_FOLDER = "target_tokenizer"
 
 
 def is_vaswani(model: Any) -> bool:
-    """Return True for an encoder-decoder model of this package, and False for a model of another library."""
+    """Return True if the model is an encoder-decoder model of this package."""
     return model.config.model_type == VaswaniConfig.model_type
 
 

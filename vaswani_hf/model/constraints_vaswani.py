@@ -52,8 +52,8 @@ class ConstraintAssigner:
             segment.phrase_texts = phrases
 
     def add_terms(self, segment: Segment, terms: Glossary, settings: Mapping[str, Any]) -> None:
-        """Add target terms of the glossary to the required phrases of a segment. Ignore a term that
-        contradicts another setting of the search in `settings`, or is too long for the translation.
+        """Add target terms of the glossary to the required phrases of a segment. Ignore a term that cannot
+        occur in the translation, for example because a search setting in `settings` forbids the term.
         """
         config = config_with(_TERM_SETTINGS, settings, self.backend.generation_config)
         room = self._room_for_terms(segment, config)

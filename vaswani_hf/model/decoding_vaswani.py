@@ -56,8 +56,9 @@ class Decoder(Protocol):
         """
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last tokens of `sequences` [N, K, T]. Return the logits [N, K, V] of the next token.
-        `parents` [N, K] contains the index of the beam of the previous step that each beam extends.
+        """Read the last token of each sequence in `sequences` [N, K, T]. Return the logits [N, K, V] of the
+        next token. `parents` [N, K] contains the index of the beam of the previous step that each beam
+        extends.
         """
 
     def select(self, sentences: torch.Tensor) -> None:
@@ -357,7 +358,7 @@ class TreeAttentionDecoder:
         self.num_read = prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
         if attended is not None:
-            # Ignore the attention weights of padding tokens in the prompt.
+            # Ignore the attention from padding tokens of the prompt to source tokens.
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:

@@ -28,8 +28,9 @@ from .errors_vaswani import InvalidValueError
 
 # The name under which users import this package.
 PACKAGE = "vaswani_hf"
-# In a checkpoint, the module with this name registers the classes that users have defined. transformers loads
-# the config class from this module, so that the classes are registered before transformers reads the config.
+# The name of the module in a checkpoint that registers the classes of users. transformers loads the config
+# class from the module `registered_vaswani`, so that the classes are registered before transformers reads the
+# config.
 ENTRY = "registered_vaswani"
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 

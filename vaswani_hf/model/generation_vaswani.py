@@ -332,8 +332,8 @@ class VaswaniGeneration(GenerationMixin):
         """
         prompt = model_kwargs.get("decoder_input_ids")
         prompt_length = 1 if prompt is None else prompt.shape[1]
-        # Compute the length limit of the batch from the padded source length, because no source has more
-        # tokens than the padded length.
+        # Compute the length limit of the batch from the source length with padding, because no source of the
+        # batch is longer.
         padded_length = self._source_length(source, model_kwargs)
         num_positions = self.config.num_positions
         limit_of = partial(
@@ -472,8 +472,9 @@ class VaswaniGeneration(GenerationMixin):
 
 class _TargetVocabulary:
     """An object that transformers' method `compute_transition_scores` receives as `self`, in place of the
-    model. The method reads only `config.get_text_config().vocab_size` of the model. The method needs the size
-    of the target vocabulary, but `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
+    model. `compute_transition_scores` reads only `config.get_text_config().vocab_size` of the model. The
+    method needs the size of the target vocabulary, but `vocab_size` of a `VaswaniConfig` is the size of the
+    source vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -541,7 +542,7 @@ class SearchMethod:
         if phrases is not None:
             found = search_again(task, config, phrases, found)
         # Without logits processors, do not check whether the search found a translation of each sentence.
-        # Only logits processors can forbid all translations of a sentence.
+        # Only logits processors can give every translation of a sentence the probability 0.
         without = found.without_translation() if logits_processor else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))
@@ -598,7 +599,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     sequences, scores, beam_indices = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-    # With `return_dict_in_generate`, the search decodes with a `RowDecoder`.
+    # If `return_dict_in_generate` is true, the decoder of the search is a `RowDecoder`.
     decoder: Any = search.decoders[0]
     outputs = {
         "sequences": sequences,

@@ -1,8 +1,8 @@
 """Reads a glossary, and finds terms of the glossary in source texts.
 
-A glossary is a text file with a source term, a tab and a target term in each line. A translation of a text
-with the source term must contain the target term. If the target term is empty or equals the source term, the
-translation must contain the matching words of the source text unchanged.
+A glossary is a text file with a source term, a tab and a target term in each line. If a text contains the
+source term, the translation of the text must contain the target term. If the target term is empty or equals
+the source term, the translation must contain the matching words of the source text unchanged.
 
 A term matches regardless of upper and lower case. A term also matches inflected words: "house" matches
 "houses", and "city" matches "cities". An inflected word must share at least the first three letters with the
@@ -46,8 +46,8 @@ class Glossary:
     depend on the number of terms in the glossary that begin with other words.
 
     Args:
-        terms (Iterable): The terms. If several equally long terms match the same words of a text, terms with
-            the same word endings as the text have precedence. Among terms of equal precedence, the glossary
+        terms (Iterable): The terms. If equally long terms match the same words of a text, a term that equals
+            the words has precedence over an inflected match. Among terms of equal precedence, the glossary
             uses the first term.
     """
 

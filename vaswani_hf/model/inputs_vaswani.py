@@ -68,8 +68,8 @@ def option(
 
 
 def check_options(values: Mapping[str, Any], kind: type, ignored: tuple[str, ...] = ()) -> None:
-    """Check each value with the rule of the field that has the same name in the dataclass `kind`. None is
-    valid.
+    """For each field of the dataclass `kind`, check the value with the same name. The rule of the field must
+    allow the value. None is valid.
     """
     for declared in fields(kind):
         if declared.name in ignored:

@@ -106,8 +106,8 @@ class VaswaniStackConfig(VaswaniConfig):
         fields["norm_position"] = config.norm_position_of(is_decoder=cls.stack == "decoder")
         fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
-            # Keep only the windows of this stack, because `config.attention_window` can contain windows for
-            # encoder layers and for decoder layers.
+            # Keep only the attention windows of this stack, because `config.attention_window` can contain the
+            # windows of both encoder and decoder layers.
             fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
         return cls(**fields)
 

@@ -47,8 +47,8 @@ from .fast_path_vaswani import needs_sync
 # True where the query is allowed to attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-# The minimum number of queries in a block of windowed attention. In smaller blocks, copying the keys would
-# take longer than computing the attention.
+# The minimum number of queries in a block of windowed attention. In a block with fewer queries, copying the
+# keys would take longer than computing the attention.
 SMALLEST_BLOCK = 64
 
 # The name of the cache in model outputs and in the arguments of `forward`. transformers 5.24 renamed

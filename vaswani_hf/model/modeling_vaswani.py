@@ -207,8 +207,8 @@ class VaswaniLayer(GradientCheckpointingLayer):
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
         """True if the backward pass computes the forward pass of the layer again. False if autograd records
-        no gradients, as in `generate`. Otherwise transformers would not pass the key-value cache to the
-        layer.
+        no gradients, as in `generate`. If the property were True in `generate`, transformers would not pass
+        the key-value cache to a layer in training mode.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 

@@ -158,8 +158,8 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """Return for each sentence how many phrase tokens fit into a translation, [B] int64. A forced `</s>` at
-    the end of the translation takes the place of one phrase token.
+    """Return for each sentence how many phrase tokens fit into a translation, [B] int64. If the generation
+    config forces `</s>` at `max_length`, the translation has room for one phrase token fewer.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
@@ -242,8 +242,8 @@ class PhraseCandidates(CandidateSelection):
         ends = is_last if search.eos is None else is_last | torch.isin(candidates.tokens, search.eos)
         is_possible = exists(candidates.scores)
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # Rank the candidates that continue, best first. A candidate competes only with candidates that lack
-        # the same number of phrase tokens.
+        # Rank the unfinished candidates, best first. A candidate competes only with candidates that lack the
+        # same number of phrase tokens.
         numbers = torch.arange(self.most_missing + 1, device=missing.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)

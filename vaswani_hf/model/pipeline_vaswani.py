@@ -76,8 +76,8 @@ class TranslationPipeline(Pipeline):
             tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
             target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target language. By
                 default, a Vaswani model with two vocabularies loads the target tokenizer from the subfolder
-                `target_tokenizer` of the checkpoint. Any other model uses `tokenizer` for both languages by
-                default.
+                `target_tokenizer` of the checkpoint. By default, all other models, such as T5, use
+                `tokenizer` for both languages.
             task (str): "translation" or "translation_XX_to_YY". "translation_XX_to_YY" makes XX the default
                 of `src_lang`, and YY the default of `tgt_lang`.
             local_files_only (bool): If True, never download the target tokenizer.

@@ -20,7 +20,7 @@ class SegmentTokenizer:
     Attributes:
         tags (dict): Maps each tag of a target language, such as ">>en<<", to its token id.
         languages (dict): Maps each language of a multilingual tokenizer to the id of its language token.
-        first_ids (set): The ids of all language tags and language tokens.
+        first_ids (set): All token ids in `tags` and `languages`.
     """
 
     def __init__(self, tokenizer: Any, prefix: str):

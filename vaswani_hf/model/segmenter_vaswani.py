@@ -135,7 +135,8 @@ class Segmenter:
         while start < len(ids):
             stop = min(start + room, len(ids))
             if stop < len(ids):
-                # Cut the segment between two words. Cut inside a word only if the word fills a whole piece.
+                # Cut the segment between two words. Cut inside a word only if the word has more tokens than
+                # fit in one piece.
                 boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
                 stop = next(boundaries, stop)
             piece = replace(

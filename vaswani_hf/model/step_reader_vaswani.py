@@ -3,7 +3,7 @@
 In each step, the CPU needs the number of sentences whose search continues, the sizes of the key-value caches,
 and the sum of the log-probabilities. The sum is NaN if any log-probability is NaN. On a GPU, reading a number
 makes the CPU wait for the GPU. Therefore `StepReader` copies all numbers of a step together. If `is_late` is
-True, the CPU uses the numbers of a step only in the next step.
+True, the CPU uses the copied numbers of each search step one step later.
 
 This file is saved with every checkpoint because the search uses `StepReader`.
 
@@ -76,8 +76,8 @@ class StepReader:
         return len(sentences) if previous is None else self._use(previous)
 
     def finish(self) -> None:
-        """Check the log-probabilities of the final step for NaN if `is_late` is True. Otherwise, `read` has
-        already checked the final step.
+        """Check the log-probabilities of the final search step for NaN. If `is_late` is False, do nothing,
+        because `read` has already checked the final step.
         """
         if self.pending is not None:
             self._use(self.pending)

@@ -83,8 +83,8 @@ WIDE_CLOSING = "」』”’）)】》〉\"'"
 WIDE_STOPS = "。！？｡"
 
 # A possible end of a sentence: full stops, question marks or exclamation marks, then closing quotation marks
-# and brackets, then white space. Chinese and Japanese full stops need no white space. In French a space
-# precedes the closing quotation mark ».
+# and brackets, then white space. After a Chinese or Japanese full stop, white space is optional. In French a
+# space precedes the closing quotation mark ».
 CANDIDATE = re.compile(
     rf"(?<![.!?…؟۔।])(?P<stop>[.!?…؟۔।]+)(?P<close>[{_CLOSING}]*(?:[ \u00a0\u202f]»(?=\s))?)(?P<space>\s+)"
     rf"|[{WIDE_STOPS}]+[{WIDE_CLOSING}]*(?P<wide>\s*)"
@@ -308,8 +308,8 @@ def align_words(
 
     Row t of the attention weights [T, S] belongs to the decoder position that predicts target token t.
     `source_words` [S] and `target_words` [T] contain the word index of each token, or -1 for a token without
-    a word. The attention to a source word is the maximum over its tokens. The attention from a target word is
-    the sum over its tokens.
+    a word. The attention to a source word is the maximum over the tokens of the source word. The attention
+    from a target word is the sum over the tokens of the target word.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1

@@ -74,8 +74,8 @@ class Schedule:
         settings (type): The settings class with the recipe keys of the schedule.
         rate_key (str): The recipe key that scales all learning rates of the schedule: `learning_rate` or
             `learning_rate_factor`.
-        depends_on_length (bool): True if a finished run cannot be continued, because the learning rates
-            depend on the total number of steps.
+        depends_on_length (bool): True if the learning rates depend on the total number of steps. A resumed
+            run then cannot change the number of steps.
     """
 
     name: str

@@ -24,7 +24,7 @@ _LINE_WIDTH = 5.0
 # A head prefers related words if `mean_weight` is at least `_PREFERENCE` times `mean_weight_same_distance`
 # (see `measured_head`).
 _PREFERENCE = 1.5
-# Do not draw smaller weights, because thousands of faint lines would make an SVG file large.
+# Do not draw weights below `_LEAST_WEIGHT`, because thousands of faint lines would make an SVG file large.
 _LEAST_WEIGHT = 0.01
 
 T = TypeVar("T")
@@ -34,9 +34,9 @@ class ModelStatistics(NamedTuple):
     """A model, and the statistics of its heads on the two halves of the test set."""
 
     model: Any
-    # The statistics that select the heads, from the first half of the test set.
+    # The statistics of the heads on the first half of the test set, for the selection of heads.
     choice: Statistics
-    # The statistics that give the numbers in the captions, from the second half of the test set.
+    # The statistics of the heads on the second half of the test set, for the numbers in the captions.
     measurement: Statistics
 
 

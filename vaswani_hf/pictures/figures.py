@@ -85,11 +85,12 @@ def draw_figures(
     `texts` are the source sentences of a test set. `verbs` maps each verb to its possible complements, and
     `pronouns` maps each pronoun to its possible antecedents, in lower case. The function considers only
     complements at least `least_distance` words after the verb. By default, the function tries the distances
-    4, 3 and 2 in turn. The function uses the first distance for which each half of `texts` has at least 10
-    pairs, or 2 if no distance has enough pairs. The pictures with all heads show the attention of one layer
-    for the source sentence `text`. By default, `text` is the first sentence in `texts` that has the median
-    number of words. `layer` is counted from 1, and is by default the last layer. `report` is called with one
-    line for each drawn picture, and with one line for each omitted picture.
+    4, 3 and 2 in turn. The function uses the first distance at which each half of `texts` has at least 10
+    pairs of verb and complement. If no distance has enough pairs, the function uses the distance 2. The
+    pictures with all heads show the attention of one layer for the source sentence `text`. By default, `text`
+    is the first sentence in `texts` that has the median number of words. `layer` is counted from 1, and is by
+    default the last layer. `report` is called with one line for each drawn picture, and with one line for
+    each omitted picture.
     """
     if translator.model.config.model_type != "vaswani":
         raise InvalidValueError(
@@ -194,8 +195,8 @@ def _verb_relation(
     verbs: Mapping[str, frozenset[str]], distances: Sequence[int], halves: Sequence[Sequence[Tokens]]
 ) -> Relation:
     """Return the relation between verbs and complements. Use the first of `distances` at which both halves of
-    the texts have enough pairs of a verb and a complement. If too few pairs exist at every distance, use the
-    last distance.
+    the texts have enough pairs of a verb and a complement. If no distance has enough pairs, use the last
+    distance.
     """
     for distance in distances:
         relation = Relation(verbs, is_earlier=False, least_distance=distance)

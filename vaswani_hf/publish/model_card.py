@@ -206,7 +206,9 @@ def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
 
 
 def pipeline_of(folder: Path) -> str | None:
-    """Return the task for which `transformers.pipeline` can load a model, or None."""
+    """Return the name of the `transformers.pipeline` task that a model supports; None if no pipeline can load
+    the model.
+    """
     recipe, results, data = recorded_run(folder)
     test = _scores(results)
     words = _task_of(folder, recipe, test).card_words(data, recipe.data if recipe else None, test, "")

@@ -71,7 +71,8 @@ def _similar_in_section(name: FullName, known: Iterable[FullName]) -> str | None
     """Return a key of the same section with a similar name, or None."""
     key = _last_part(name)
     if key in SYNONYMS:
-        # The right key of a synonym, such as `learning_rate` for `lr`, can have a very different spelling.
+        # For a synonym such as `lr`, return no similar name, because the right key (`learning_rate`) can have
+        # a very different spelling.
         return None
     section = _section(name)
     return _similar(key, [other for other in [*known, *SECTIONS, "extends"] if _section(other) == section])

@@ -64,8 +64,8 @@ class Recipe(Settings):
 
     def training_warnings(self) -> list[str]:
         """Return warnings about possible mistakes. Raise a ValueError if the recipe needs a validation split
-        but has none. Only a training run calls `training_warnings`, because other commands need no validation
-        split.
+        but has none. Only a training run calls `training_warnings`, because other commands accept a recipe
+        without a validation split.
         """
         if not self.data.has_validation:
             needs = f"needs a validation split, but there is none; give {self.data.validation_keys}"

@@ -169,6 +169,6 @@ def _keep_in_memory(model: nn.Module) -> None:
     would crash if another program truncated the file.
     """
     for parameter in model.parameters():
-        # Quantized weights need no copy, because quantized weights are not memory-mapped.
+        # Do not copy quantized weights, because quantized weights are not memory-mapped.
         if type(parameter) is nn.Parameter:
             parameter.data = parameter.data.clone()

@@ -118,7 +118,9 @@ class Job:
 
 
 class _Streamer(TextStreamer):
-    """Passes each new piece of the translated text to `on_text`. Stops the search if the job is cancelled."""
+    """Passes each new piece of the translated text to `on_text`, and stops the search if the job is
+    cancelled.
+    """
 
     def __init__(self, job: Job):
         super().__init__(job.translator.target_tokenizer, skip_special_tokens=True, **job.options.decode)
@@ -239,7 +241,8 @@ class Engine:
             if job.waiting:
                 turns.append(job)
         with self._changed:
-            # Move the jobs in `sharing` to the end of the queue, so that jobs with other options come first.
+            # Move all jobs that can share the batch to the end of the queue, so that jobs with other options
+            # come first.
             for job in sharing:
                 if job in self._jobs:
                     self._jobs.remove(job)

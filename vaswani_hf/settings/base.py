@@ -159,8 +159,8 @@ def _explain_unknown_key(context: dict[str, Any], section: str) -> str:
 
 
 def _explain_wrong_value(name: str, value: Any, errors: list[ErrorDetails]) -> str:
-    """Explain that a value is not permitted. If the field accepts several types, `errors` has one error of
-    pydantic for each type.
+    """Return the error message for a value that is not permitted. If the field accepts several types,
+    `errors` has one error of pydantic for each type.
     """
     expected = list(dict.fromkeys(_expected(error) for error in errors))
     if "a number" in expected and "an integer" in expected:
@@ -189,8 +189,8 @@ def _expected(error: ErrorDetails) -> str:
     words = _EXPECTED.get(error["type"])
     if words is None:
         return error["msg"]
-    # Write the limit of a float field as 1 instead of 1.0, because pydantic has converted the limit 1 in the
-    # settings class to 1.0.
+    # In error messages, write a limit such as 1.0 as 1, because pydantic converts the limits of float fields
+    # from 1 to 1.0.
     limits = {
         name: int(limit) if isinstance(limit, float) and limit.is_integer() else limit
         for name, limit in error.get("ctx", {}).items()

@@ -37,9 +37,9 @@ def recipe_key(
     description: str | None = None,
     **facts: Unpack[KeyFacts],
 ) -> Any:
-    """Declare a field of a settings class as a key of a recipe. `gt` and `lt` are exclusive limits.
-    By default, the help text is the string below the field in the class. `description` is a help text that
-    replaces this string.
+    """Declare a field of a settings class as a key of a recipe. `gt` and `lt` are exclusive limits. By
+    default, the help text is the string below the field in the class. `description` replaces the string below
+    the field as the help text.
     """
     return field_with_facts(default, facts, gt=gt, ge=ge, lt=lt, le=le, description=description)
 

@@ -119,8 +119,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[Path]:
     """Return one file of weights for each checkpoint: `AVERAGED_WEIGHTS_FILE` if the checkpoint has this
-    file, otherwise `WEIGHTS_FILE`. The final checkpoint has only `WEIGHTS_FILE`, which contains the moving
-    averages if the run computes moving averages.
+    file, otherwise `WEIGHTS_FILE`. The final checkpoint has no `AVERAGED_WEIGHTS_FILE`. If the run computes
+    moving averages, `WEIGHTS_FILE` of the final checkpoint contains the moving averages.
     """
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):

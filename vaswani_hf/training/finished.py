@@ -37,7 +37,7 @@ from .checkpoints import refuse_vanished_folder
 from .messages import say
 from .run_results import draw_curve
 
-# The name of the folder in the output folder into which a run first writes the final checkpoint.
+# The subfolder of the output folder in which a run first saves the final checkpoint.
 FINAL_STAGING_FOLDER = ".staging"
 
 

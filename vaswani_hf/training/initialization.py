@@ -278,7 +278,9 @@ def _copy_layers(stack: str, base: PreTrainedModel, model: PreTrainedModel) -> N
 def _copy_token_rows(
     stack: str, base: PreTrainedModel, base_rows: list[int], model: PreTrainedModel, rows: list[int]
 ) -> None:
-    """Copy the rows `base_rows` of the embedding and of the output projection to the rows `rows`."""
+    """Copy the rows `base_rows` of the model `base` to the rows `rows` of `model`, in the embedding and in
+    the output projection.
+    """
     # The two lists of weights can have different lengths, because a model can lack the output projection or
     # its bias.
     for weight, base_weight in zip(_token_matrices(model, stack), _token_matrices(base, stack), strict=False):

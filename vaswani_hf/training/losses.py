@@ -19,8 +19,8 @@ from .stopping import RunError
 # `DivergenceDetector` computes the mean loss of `NUM_STEPS` steps. The detector also ends a run after
 # `NUM_STEPS` consecutive steps above the loose limit for the loss.
 NUM_STEPS = 10
-# `DivergenceDetector` ends a run after at most `MOST_STEPS` consecutive steps above the strict limit for the
-# loss.
+# The maximum number of consecutive steps with a loss above the strict limit, before `DivergenceDetector` ends
+# the run.
 MOST_STEPS = 100
 # A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
 # of a uniform guess.
@@ -40,8 +40,8 @@ class TrainingLosses:
         self.training = training
         self.config = config
         self.args = args
-        # The first step of the latest series of steps with too high a loss (see `DivergenceDetector`); None
-        # if the latest loss is not too high.
+        # The step since which every loss has been too high (see `DivergenceDetector`); None if the latest
+        # loss is not too high.
         self.suspect_since: int | None = None
         self._loss: Any = 0.0
         self._gradient_norm: Any = 0.0

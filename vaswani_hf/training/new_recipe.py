@@ -380,8 +380,8 @@ def _add_training(text: _RecipeText, corpus: _Corpus, size: _Size) -> None:
 
 
 def _add_learning_rate(text: _RecipeText, rate: float, tokens_per_batch: int, usual: int) -> None:
-    """Add the learning rate for batches of `tokens_per_batch` tokens to the recipe. `rate` is the learning
-    rate for batches of `usual` tokens.
+    """Add the key `learning_rate` to the recipe. The value is the learning rate for batches of
+    `tokens_per_batch` tokens. `rate` is the learning rate for batches of `usual` tokens.
     """
     comment = "the highest learning rate"
     if tokens_per_batch < usual:

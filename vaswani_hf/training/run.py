@@ -271,7 +271,7 @@ def has_ended(recipe: Recipe, saved: Recipe | None) -> bool:
 
 
 def _continue_values(recipe: Recipe) -> dict[str, Any]:
-    """Return the values of the recipe keys whose `OnResume` value is "continue"."""
+    """Return the values of the recipe keys for which `on_resume` returns "continue"."""
     values = published_recipe(recipe).values()
     return {key: value for key, value in values.items() if recipe.on_resume(key) == "continue"}
 

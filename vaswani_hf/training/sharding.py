@@ -48,8 +48,9 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
     # `set_state_dict_type` does not replace an existing config.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
-    # The mixed-precision policy would also round LayerNorm weights and sums of gradients to bfloat16. Without
-    # the mixed-precision policy, a run with `training.bf16` uses autocast, as a run with one process does.
+    # The mixed-precision policy would also round LayerNorm weights and sums of gradients to bfloat16. Set the
+    # mixed-precision policy to None, so that a run with `training.bf16` uses autocast, like a run with one
+    # process.
     plugin.mixed_precision_policy = None
 
 

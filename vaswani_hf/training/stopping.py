@@ -71,7 +71,7 @@ class GracefulShutdown:
         self.received = 0
         # True while the process writes a checkpoint: the process must not be killed during this time.
         self.is_saving = False
-        # Returns the message to print before the process kills itself.
+        # Returns the message that `GracefulShutdown` prints before the process is killed.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
         self._is_first = True
         self._peers: list[int] = []

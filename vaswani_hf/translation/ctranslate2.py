@@ -200,7 +200,7 @@ class CTranslate2Backend:
 
     def _warn_of_unknown_settings(self) -> None:
         # Do not warn about fields of `SearchSettings`, because a call can replace the values in the
-        # checkpoint. `_config` refuses fields that the engine does not support.
+        # checkpoint. `_config` refuses values that CTranslate2 does not support.
         supported = {*DECODING_SETTINGS, "bad_words_ids"}
         for name, value in unsupported_settings(self.generation_config, supported).items():
             logger.warning(
@@ -366,9 +366,9 @@ class CTranslate2Backend:
         return prefix_length + max(limit, 1)
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """Use a greedy search to compute the attention weights of the first target token. For the first
-        target token of a sentence, CTranslate2's beam search returns the attention weights of another
-        sentence in the batch.
+        """Compute the attention weights of the first target token with a greedy search. For the first target
+        token of a sentence, CTranslate2's beam search returns the attention weights of another sentence in
+        the batch.
         """
         results = self._translator.translate_batch(
             source,

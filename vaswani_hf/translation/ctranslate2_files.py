@@ -106,8 +106,8 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
 
 
 def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] | None) -> list[str]:
-    """Return the list of tokens, sorted by token id. Raise an error if the tokens do not fit the model or the
-    tokenizer.
+    """Return the list of tokens, sorted by token id. Raise an error if the tokens in the vocabulary file do
+    not match the model or the tokenizer.
     """
     if not (folder / file).exists():
         _refuse(folder, file, "is missing")

@@ -15,11 +15,11 @@ from ..version import install_command
 # Returns the probability of each language (a code of ISO 639-1, such as "en") for a text.
 LanguageDetector = Callable[[str], Mapping[str, float]]
 
-# If the detector gives the source language a lower probability, the text counts as a text in another
-# language. With py3langid 0.4.0, 0 % of 1,000 sentences and 0.6 % of 1,000 two-word texts in the source
-# language were classified wrongly (scripts/benchmarks/serving.md). Of 2,000 sentences in other languages,
-# 98.5 % were classified correctly. Of 1,000 two-word texts in other languages than the source language, 71.6
-# % were classified correctly.
+# If the detector gives the source language a probability below `_LEAST_PROBABILITY`, the text counts as a
+# text in another language. With py3langid 0.4.0, 0 % of 1,000 sentences and 0.6 % of 1,000 two-word texts in
+# the source language were classified wrongly (scripts/benchmarks/serving.md). Of 2,000 sentences in other
+# languages, 98.5 % were classified correctly. Of 1,000 two-word texts in other languages than the source
+# language, 71.6 % were classified correctly.
 _LEAST_PROBABILITY = 0.01
 # A text with fewer than `_LEAST_LETTERS` letters is not checked, because many languages have the same short
 # words, such as "OK".

@@ -22,7 +22,7 @@ logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # The maximum number of texts that `choose_dtype` compares. A few texts are enough to detect a model for which
-# bfloat16 is not precise enough. Bfloat16 would change the translation of at least one of 100 texts, because
+# bfloat16 is not precise enough. Among 100 texts, bfloat16 would change at least one translation, because
 # some hypotheses have almost the same score. With 100 texts, `choose_dtype` would reject bfloat16 even for
 # suitable models, because one changed translation is enough.
 NUM_COMPARED = 8

@@ -131,7 +131,7 @@ class Translator(BaseTranslator):
 
 
 def checked_device(name: str) -> torch.device:
-    """Convert a name such as "cuda:1" to a device. Raise an error if this machine has no such device."""
+    """Convert a name such as "cuda:1" to a device. Raise an error if this machine does not have the device."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)

@@ -22,8 +22,9 @@ from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
 # The maximum number of windows (groups of requests) that are open at the same time, per worker process. A
-# sent window is open until all its translations are yielded. If each worker process could have only one open
-# window, a worker process would be idle until all earlier windows are translated.
+# window opens when the window is sent to a worker process, and closes when all its translations are yielded.
+# If each worker process could have only one open window, a worker process would be idle until all earlier
+# windows are translated.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -39,10 +40,10 @@ def translate_remaining(
     """Yield the translations of all requests after the first `done` requests. The caller must close the
     generator to end the worker processes.
 
-    If at most one window of requests remains, the calling process translates the requests, because starting
-    worker processes would take longer. Without a seed, a window has `options.window / num_workers` requests.
-    `load` is a picklable function that loads the translator. `load(dtype=...)` loads the translator with
-    another dtype. With the dtype "auto", the calling process chooses the dtype for all worker processes.
+    If at most one window (group of requests) remains, the calling process translates the requests, because
+    starting worker processes would take longer. Without a seed, a window has `options.window / num_workers`
+    requests. `load` is a picklable function that loads the translator. `load(dtype=...)` loads the translator
+    with another dtype. With the dtype "auto", the calling process chooses the dtype for all worker processes.
     """
     window = options.window
     if num_workers > 1 and options.seed is None:
