@@ -24,7 +24,7 @@ _SCRIPTS = (
     "replay.js",
     "look.js",
 )
-# The functions and constants of the JavaScript object `vaswaniView`, which the page can use.
+# The names of the functions and constants that the JavaScript object `vaswaniView` offers to a page.
 _PUBLIC = (
     *("show", "element", "decimal", "percent", "decodeWeights", "headMatrix", "searchTree", "searchNote"),
     *("hypothesisText", "HEAD_COLOURS"),

@@ -204,11 +204,11 @@ def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None
 
 
 def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
-    """Return the config field `norm_position` from the two settings with the names `before` and `after`. Each
-    of the two settings is a string with one letter for each operation before or after a sub-layer. The letter
-    "n" stands for LayerNorm, and the letter "d" stands for dropout. The argument `residual` is the letter for
-    the residual connection. Raise an `UnsupportedError` if the order of the operations is neither pre-norm
-    nor post-norm.
+    """Return the config field `norm_position`, computed from two settings. The arguments `before` and `after`
+    are the names of the two settings. Each of the two settings is a string with one letter for each operation
+    before or after a sub-layer. The letter "n" stands for LayerNorm, and the letter "d" stands for dropout.
+    The argument `residual` is the letter for the residual connection. Raise an `UnsupportedError` if the
+    order of the operations is neither pre-norm nor post-norm.
     """
     sequences = [(settings.get(name) or "").replace("none", "") for name in (before, after)]
     operations = [sequence.replace("d", "") for sequence in sequences]

@@ -330,7 +330,7 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
         if token in special or not (token.startswith(_FOREIGN) or _is_run(source, token))
     }
     for splitter in splitters[1:]:
-        # Add the pieces that consist of one character and have no token id. `_pre_tokenizer` wrote the
+        # Add the one-character pieces that are not in the tokenizer's vocabulary. `_pre_tokenizer` wrote the
         # characters of these pieces into its regular expression.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest

@@ -12,8 +12,8 @@ the target embedding, so the imported model does not share the two embeddings.
 
 The import reads the hyperparameters from hparams.json in the folder of the checkpoint. Old versions of
 tensor2tensor write flags.txt instead of hparams.json. In flags.txt, the flag `hparams_set` names a set of
-hyperparameters, and the flag `hparams` changes some hyperparameters of the set. The file of the option
-`--config` overrides the hyperparameters in hparams.json and flags.txt.
+hyperparameters, and the flag `hparams` changes some hyperparameters of the set. Hyperparameters in the file
+that `--config` names replace the hyperparameters in hparams.json and flags.txt.
 """
 
 import re

@@ -46,7 +46,7 @@ class _Packing(NamedTuple):
     # The indices of the sentence pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
     # For each length bucket, the position of its first pair in `order`. The last element of `bucket_bounds`
-    # is the number of pairs N. The pairs of a bucket have equal source lengths and equal target lengths.
+    # is the number of pairs N. All pairs of a bucket have the same source length and the same target length.
     bucket_bounds: np.ndarray
     # The position in `order` of the first pair of each batch, and N as the last element.
     batch_bounds: np.ndarray

@@ -133,8 +133,8 @@ def write_tokenizers(
 
 
 def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
-    """Train tokenizers, and write the tokenizers into the folder `kept` in the cache. Remove an existing
-    folder `kept`, because its files are damaged.
+    """Train tokenizers, and write the tokenizers into the folder `kept` in the cache. First, delete an
+    existing cache folder `kept`, because the files in an existing folder are damaged.
     """
     shutil.rmtree(kept, ignore_errors=True)
     unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")

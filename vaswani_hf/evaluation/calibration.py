@@ -50,7 +50,8 @@ class Reliability(Record):
         good_share: The share of good translations, from 0 to 1.
         calibration_error: The expected calibration error, in percentage points.
         curve: The reliability curve, without empty bins.
-        written: The calibration.json that `--calibration fit` has written; None for `--calibration check`.
+        written: The path of the calibration.json that `--calibration fit` wrote; None for `--calibration
+            check`.
     """
 
     good_chrf: int

@@ -516,8 +516,8 @@ def _pattern_of(atoms: Iterable[str]) -> re.Pattern[str]:
 
 
 def _units_of_chunk(chunk: str, source: Sequence[Unit], aligned: Sequence[int]) -> list[Unit]:
-    """Divide a target word into units. `aligned` contains the indices in `source` of the units that are
-    aligned with the target word.
+    """Divide a target word, such as '(house)', into `Unit` objects: punctuation, words and unchangeable
+    parts. `aligned` contains the indices in `source` of the units that are aligned with the target word.
     """
     if "".join(source[i].text for i in aligned) == chunk:
         return [Unit(source[i].text, source=i) for i in aligned]

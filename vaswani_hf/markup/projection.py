@@ -193,8 +193,8 @@ def _aligned_range(
     has_other_words = any(source[i].is_word for i in range(first, last) if i not in inside)
     if not has_other_words and all(free[slice(*region)]):
         # A pair of tags around all source words of a sentence encloses all words of the translated sentence.
-        # At both ends of the translated sentence, leave out punctuation that is aligned with source
-        # punctuation outside the pair of tags.
+        # At both ends of the translated sentence, exclude punctuation that is aligned with a source unit
+        # outside the two tags.
         start, end = region
         while start < end and _is_outside(target[start], pair):
             start += 1

@@ -450,9 +450,9 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
             score function.
         attention_class (type): A subclass of `VaswaniAttention`, defined at the top level of a Python file.
             The class can override `scores(query, key)`, which maps queries [B, H, T, K] and keys [B, H, S, K]
-            to scores [B, H, T, S]. The class can also define `local_mask`. `scores` can use `self.scaling`,
-            which is 1 / sqrt(d_k). The class must create its parameters in `__init__`, and can set their
-            initial values in a method `init_scores()`.
+            to scores [B, H, T, S]. The attention class can also define a method `local_mask`, which restricts
+            self-attention. `scores` can use `self.scaling`, which is 1 / sqrt(d_k). The class must create its
+            parameters in `__init__`, and can set their initial values in a method `init_scores()`.
 
     Raises:
         ValueError: If the name is built in or registered for another class, or if the class is not a subclass

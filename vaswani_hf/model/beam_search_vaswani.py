@@ -275,8 +275,8 @@ class BeamSearch:
         return ended
 
     def _call_with_rows(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
-        """Pass `values` [N, beams, ...] to a logits processor or a stopping criterion, in the shape [B *
-        beams, ...].
+        """Convert each tensor in `values` from [N, beams, ...] to [B * beams, ...]. Call a logits processor
+        or a stopping criterion with the converted tensors.
 
         Sentences that were removed from the batch keep their rows, filled with zeros, so that the row index
         of a beam never changes. See also `SearchTask.rows_per_sentence`.

@@ -18,8 +18,8 @@ from .decoding_vaswani import gather_beams
 # same score.
 EMPTY_SCORE = -1e9
 # The score of a token, candidate or translation that the search must not choose. `EXCLUDED_SCORE` is lower
-# than `EMPTY_SCORE`. Therefore the search leaves a place in a list empty instead of choosing an excluded
-# candidate.
+# than `EMPTY_SCORE`. Therefore the search prefers an empty place in a list to an excluded token, candidate or
+# translation.
 EXCLUDED_SCORE = 2 * EMPTY_SCORE
 
 

@@ -355,8 +355,8 @@ def _copy_files_of(classes: Iterable[type], folder: Path) -> None:
 def _write_entry_module(
     folder: Path, references: Iterable[str], registered: list[tuple[Registry, str]]
 ) -> None:
-    """Write the module that registers the user's classes. `references` contains the names of the classes that
-    the module imports, such as "modeling_vaswani.VaswaniModel".
+    """Write the module that registers the user's classes. `references` lists the classes that the written
+    module must import, such as "modeling_vaswani.VaswaniModel".
     """
     imported = {tuple(reference.split(".")) for reference in references}
     imported |= {(registry.home, registry.function) for registry, _ in registered}

@@ -42,8 +42,8 @@ class Term:
 class Glossary:
     """Finds the terms of a glossary in texts.
 
-    A dict maps each stem to the terms whose first word has the stem. Therefore the time for a text does not
-    depend on the number of terms in the glossary that begin with other words.
+    A dict maps each stem to the terms whose first word has the stem. Therefore the glossary compares a text
+    only with the terms whose first word shares a stem with a word of the text.
 
     Args:
         terms (Iterable): The terms. If equally long terms match the same words of a text, a term that equals

@@ -430,7 +430,8 @@ class VaswaniForMaskedLM(_LanguageModel):
 
         Returns:
             MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V], and on request hidden states and
-                attention weights. `attentions` contains a tensor [B, H, T, T] for each layer with H heads.
+                attention weights. `attentions` contains one tensor [B, H, T, T] for each layer. H is the
+                number of heads.
         """
         outputs = self.model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs

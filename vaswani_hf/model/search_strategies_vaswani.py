@@ -250,8 +250,8 @@ class StoppingRule(Protocol):
         """
 
     def is_full(self, search: RunningSearch, finished: torch.Tensor) -> torch.Tensor:
-        """Return True for each sentence with enough finished translations, [N] bool. The search for such a
-        sentence ends, even if longer translations could have better scores.
+        """Return True for each sentence with enough finished translations, [N] bool. The search ends for a
+        sentence with enough finished translations, even if longer translations could have better scores.
         """
 
 

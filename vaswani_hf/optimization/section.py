@@ -261,12 +261,13 @@ class TextTraining(TrainingSettings):
 
     @property
     def source_tokens_per_batch(self) -> int:
-        """Equals `text_tokens_per_batch`, because source and target of a language model are the same text."""
+        """The largest number of source tokens in a batch. The source and the target of a language model are
+        the same text, so the limit is `text_tokens_per_batch`.
+        """
         return self.text_tokens_per_batch
 
     @property
-    def target_tokens_per_batch(self) -> int:
-        """Equals `text_tokens_per_batch`, because source and target of a language model are the same text."""
+    def target_tokens_per_batch(self) -> int: """The largest number of target tokens in a batch. Source and target of a language model are the same text, so the limit is `text_tokens_per_batch`."""
         return self.text_tokens_per_batch
 
 

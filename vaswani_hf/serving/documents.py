@@ -27,7 +27,9 @@ class DocumentsJob:
         self._submit = submit
 
     def run(self) -> None:
-        """Translate the documents, and set the result or the exception of `future`."""
+        """Translate the documents. Store the translations, or the exception of a failed translation, in the
+        `Future` object `future`.
+        """
         # `set_result` raises an `InvalidStateError` if another thread has cancelled the future.
         with contextlib.suppress(InvalidStateError):
             try:

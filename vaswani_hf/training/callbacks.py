@@ -136,10 +136,11 @@ class NoStepsLeftError(Exception):
 class StopCallback(TrainerCallback):
     """Ends the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
-    In each step, the callback sums the losses and the numbers of received signals over all processes. All
-    processes read the same sums, and therefore end the training at the same step. On a GPU, the callback
-    reads the sums over the processes one step later, because an earlier read would make the CPU wait for the
-    GPU. Before a save, a validation or a log line, the callback reads all sums that it has not read yet.
+    In each step, the callback sums the losses over all processes. The callback also sums the numbers of
+    received signals (15 for SIGTERM) over all processes. All processes read the same sums, and therefore end
+    the training at the same step. On a GPU, the callback reads the sums over the processes one step later,
+    because an earlier read would make the CPU wait for the GPU. Before a save, a validation or a log line,
+    the callback reads all sums that it has not read yet.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None):

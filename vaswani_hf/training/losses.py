@@ -70,9 +70,9 @@ class TrainingLosses:
         self._gradient_norm = self._gradient_norm + whole
 
     def take(self) -> torch.Tensor:
-        """Return two values about all batches since the last call, as a float32 tensor [2] on the device. The
-        first element of the tensor is 1.0 if a loss or gradient was not finite, else 0.0. The second element
-        is the sum of the losses.
+        """Return a float32 tensor [2] on the device, computed from all batches since the last call of `take`.
+        The first element of the tensor is 1.0 if a loss or gradient was not finite, else 0.0. The second
+        element is the sum of the losses.
         """
         loss = torch.as_tensor(self._loss, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self._gradient_norm).float()

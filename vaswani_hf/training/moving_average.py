@@ -24,7 +24,9 @@ class WeightAverage(ABC):
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Give the model the averaged weights in the `with` block, and then the trained weights again."""
+        """Give the model the averaged weights in the `with` block, and restore the trained weights after the
+        block.
+        """
         kept = [weight.detach().clone() for weight in self.weights.values()]
         self._put_average_in_place()
         try:

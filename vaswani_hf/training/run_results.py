@@ -1,7 +1,7 @@
 """Computes the results of a run: the record of the training, the scores, the examples of the model card and
 the pictures. At the beginning of a run, a function of this file writes recipe.yaml.
 
-The functions of run.py call the functions of this file. checkpoint/results.py declares and writes
+run.py and finished.py call the functions of this file. checkpoint/results.py declares and writes
 results.json.
 """
 

@@ -35,7 +35,7 @@ SECONDS_OF_ONE_SIGNAL = 2.0
 SECONDS_TO_END = 5.0
 # The seconds from a signal until the process is killed. A process that saves a checkpoint is never killed.
 SECONDS_TO_SAVE = 22.0
-# Matches the error messages of gloo and NCCL if another process of the run has ended.
+# Matches the error messages that gloo and NCCL raise after another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 

@@ -415,7 +415,7 @@ class CTranslate2Backend:
         config: SearchSettings,
     ) -> int | None:
         """Return the length limit (target tokens) with which CTranslate2 must translate the sentence again.
-        Return None if the last search, with the limit `limit`, has found the best translations.
+        Return None if the previous search, whose length limit was `limit`, has found the best translations.
         """
         if max(len(one.token_ids) for one, _ in hypotheses) > sentence.limit:
             return sentence.limit
