@@ -63,7 +63,6 @@ from .recipe_model import (
     frozen_weights,
     planned_config,
     planned_model,
-    prepare_for_training,
     size_warnings,
 )
 from .stopping import (
@@ -369,15 +368,14 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """Create the model with random weights, or with the weights of the models in `model.init_from`, and
-    prepare the model for training. The trainer later loads the weights of a checkpoint.
+    """Create the model with random weights, or with the weights of the models in `model.init_from`. The
+    trainer later loads the weights of a checkpoint.
     """
     model = _random_model(recipe, corpus)
     if checkpoint is None:
         message = processes.main_process_first(initialization.load_base_weights, model, recipe.model, corpus)
         if message and processes.is_first:
             say(message)
-    prepare_for_training(model, recipe.training)
     return model
 
 
