@@ -5,9 +5,11 @@ import torch
 from factories import tiny_model
 from sentences import refused
 
+from vaswani_hf.checkpoint.loading import load_with_report, refuse_load_faults
 from vaswani_hf.convert.weights import (
     EMBEDDINGS,
     WeightNames,
+    equal_embeddings,
     norm_fields,
     parts,
     same_names,
@@ -20,32 +22,48 @@ from vaswani_hf.convert.weights import (
 SOURCE, TARGET = EMBEDDINGS
 
 
-@pytest.mark.parametrize("is_shared", [True, None], ids=["by a setting", "by equal values"])
-def test_a_shared_embedding_gets_all_its_names(is_shared):
+def test_weights_under_one_name_give_the_fields_and_a_model_with_tied_weights():
     model = tiny_model(lm_head_bias=True)
     state = model.state_dict()
-    del state["model.shared.weight"]
-    if is_shared:
-        del state[TARGET], state["lm_head.weight"]
-    fields = weight_fields(state, "Toy", is_shared=is_shared, is_tied=is_shared)
+    for name in ("model.shared.weight", TARGET, "lm_head.weight"):
+        del state[name]
+    fields = weight_fields(state, "Toy", is_shared=True, is_tied=True)
     assert fields == {name: getattr(model.config, name) for name in fields}
     assert (
         fields["share_encoder_decoder_embeddings"]
         and fields["tie_word_embeddings"]
         and fields["lm_head_bias"]
     )
-    for name in ("model.shared.weight", TARGET, "lm_head.weight"):
-        assert state[name].equal(state[SOURCE])
+    loaded, report = load_with_report(type(model), None, config=model.config, state_dict=state)
+    refuse_load_faults(report, "Toy")
+    for name, weight in loaded.state_dict().items():
+        assert weight.equal(model.state_dict()[name])
 
 
-@pytest.mark.parametrize("is_shared", [True, None])
-def test_a_missing_weight_is_one_sentence(is_shared):
+@pytest.mark.parametrize(("is_shared", "is_tied"), [(True, True), (False, True), (False, False)])
+def test_equal_values_are_tied_weights(is_shared, is_tied):
+    model = tiny_model(share_encoder_decoder_embeddings=is_shared, tie_word_embeddings=is_tied)
+    assert equal_embeddings(model.state_dict(), "Toy") == (is_shared, is_tied)
+
+
+@pytest.mark.parametrize("missing", [SOURCE, TARGET, "model.decoder.layers.0.fc1.weight"])
+def test_a_missing_weight_is_one_sentence(missing):
     state = tiny_model().state_dict()
-    del state[SOURCE]
+    del state[missing]
     with refused(
-        f"The checkpoint of Toy lacks the weight that corresponds to {SOURCE}; take all weights from one checkpoint."
+        f"The checkpoint of Toy lacks the weight that corresponds to {missing}; take all weights from one checkpoint."
     ):
-        weight_fields(state, "Toy", is_shared=is_shared, is_tied=is_shared)
+        weight_fields(state, "Toy", is_shared=False, is_tied=False)
+
+
+def test_a_missing_output_projection_is_one_sentence():
+    state = tiny_model().state_dict()
+    del state["lm_head.weight"]
+    with refused(
+        "The checkpoint of Toy lacks the weight that corresponds to lm_head.weight; take all weights from one "
+        "checkpoint."
+    ):
+        equal_embeddings(state, "Toy")
 
 
 def test_one_table_names_the_weights_of_both_stacks_in_both_directions():

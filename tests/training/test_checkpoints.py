@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import re
 import resource
+import shutil
 import signal
 import time
 
@@ -65,6 +66,19 @@ def test_no_whole_checkpoint_is_one_sentence_and_nothing_is_lost(run, copied):
     with pytest.raises(ValueError, match=sentence):
         run("run", "--resume=true")
     assert names(copied) == ["checkpoint-4", "checkpoint-8"]
+
+
+def test_a_checkpoint_that_a_killed_run_was_replacing_is_put_back_before_the_recipe_is_checked(run, copied):
+    final = weights(copied)
+    replaced = unfinished(copied) / ".saving" / "checkpoint-8.replaced"
+    replaced.parent.mkdir()
+    (copied / "checkpoint-8").rename(replaced)
+    shutil.rmtree(copied / "checkpoint-4")
+    with pytest.raises(ValueError, match="^`seed` is 2, but the run in"):
+        run("run", "--resume=true --seed=2")
+    assert names(copied) == ["checkpoint-8"]
+    assert same(weights(run("run", "--resume=true")), final)
+    assert not replaced.exists()
 
 
 def test_a_save_that_is_cut_off_leaves_the_checkpoints_as_they_are(run, before_method, finished, tmp_path):

@@ -7,8 +7,7 @@ import pytest
 from tiny_runs import DAMAGES
 
 from vaswani_hf.checkpoint.manifest import metadata_of, verify_manifest, write_manifest
-from vaswani_hf.recipe import load_recipe
-from vaswani_hf.training.resume import find_checkpoint
+from vaswani_hf.training.resume import newest_checkpoint
 
 # Files of other processes, of a stream, of a second vocabulary, of sharded weights and optimizers.
 OTHERS = """
@@ -28,9 +27,9 @@ def newest(copied):
     return checkpoint
 
 
-def test_damage_of_any_file_is_named_and_the_checkpoint_before_is_used(run, newest, tmp_path, capsys):
-    training, folder = load_recipe(run.recipe).training, newest.parent
-    assert find_checkpoint(folder, training, 1) == newest
+def test_damage_of_any_file_is_named_and_the_checkpoint_before_is_used(newest, tmp_path, capsys):
+    folder = newest.parent
+    assert newest_checkpoint(folder) == newest
     sound = shutil.copytree(newest, tmp_path / "sound")
     names = [path.relative_to(newest).as_posix() for path in sorted(newest.rglob("*")) if path.is_file()]
     assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin"} < {
@@ -41,14 +40,14 @@ def test_damage_of_any_file_is_named_and_the_checkpoint_before_is_used(run, newe
     for name, kind in cases:
         DAMAGES[kind](newest / name)
         capsys.readouterr()
-        assert find_checkpoint(folder, training, 1) == folder / "checkpoint-4", (name, kind)
+        assert newest_checkpoint(folder) == folder / "checkpoint-4", (name, kind)
         said = capsys.readouterr().out
         assert said.startswith(f"'{newest}' is damaged: {name}"), said
         assert said.endswith("; continuing from 'checkpoint-4'\n")
         assert said.count("\n") == 1
         shutil.rmtree(newest)
         shutil.copytree(sound, newest)
-    assert find_checkpoint(folder, training, 1) == newest
+    assert newest_checkpoint(folder) == newest
 
 
 def test_a_flipped_bit_anywhere_in_the_manifest_is_noticed(newest):

@@ -14,6 +14,9 @@ from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.model.tokenizing_vaswani import tags_of
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.tasks import TASKS
+from vaswani_hf.training.recipe_model import build_model
+from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 # Options of a run that does not change the weights.
 AT_REST = "--max_steps=1 --learning_rate_factor=0"
@@ -139,6 +142,27 @@ def test_frozen_parts_stay_and_the_others_learn(run, finished):
     parts = ("model.encoder.", "model.decoder.layers.0.self_attn.", "model.shared.")
     assert frozen == {name for name in before if name.startswith(parts)}
     assert len(frozen) < len(before)
+
+
+def test_a_trainer_freezes_parts_and_turns_gradient_checkpointing_on(finished):
+    recipe = load_recipe(finished / "recipe.yaml", is_record=True)
+    task = TASKS[recipe.task]
+    corpus = task.load_corpus(recipe.data, recipe.tokenizer, recipe.seed, finished, new_tokenizers=False)
+    training = recipe.training.replace(frozen=["encoder"], gradient_checkpointing=True)
+    trainer = VaswaniTrainer(
+        corpus,
+        training,
+        recipe.evaluation,
+        task=task,
+        model=build_model(recipe.model, task.model_class, corpus, {}, recipe.seed),
+        args=training_arguments(training, str(finished), recipe.seed, validates=False),
+    )
+    frozen = {name for name, weight in trainer.model.named_parameters() if not weight.requires_grad}
+    assert frozen == {
+        name for name in weights(finished) if name.startswith(("model.encoder.", "model.shared."))
+    }
+    # The name of the property of the model depends on the version of transformers.
+    assert trainer.model.model.decoder.gradient_checkpointing
 
 
 ERRORS = """

@@ -20,7 +20,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, has_texts, load_facts, refuse
 from .unpickling import load_state_dict
-from .weights import WeightNames, stack_names, timescales_of, weight_fields
+from .weights import WeightNames, equal_embeddings, stack_names, timescales_of, weight_fields
 
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
@@ -92,7 +92,8 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
     state = load_state_dict(path, _FIRST_WEIGHT)
     _refuse_other_positions(state)
     own = NAMES.to_ours(state, _TITLE)
-    fields = weight_fields(own, _TITLE)
+    is_shared, is_tied = equal_embeddings(own, _TITLE)
+    fields = weight_fields(own, _TITLE, is_shared=is_shared, is_tied=is_tied)
     d_model = fields["d_model"]
     for name in own:
         if name.endswith("norm.weight"):

@@ -38,6 +38,7 @@ from .unpickling import Stub, header_of, load_weights, weight_file
 from .weights import (
     POSITION_TABLES,
     WeightNames,
+    equal_embeddings,
     joint_names,
     norm_fields,
     position_fields,
@@ -240,9 +241,8 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
 
 
 def _config(
-    settings: Mapping[str, Any], state: dict[str, torch.Tensor], has_positions: bool
+    settings: Mapping[str, Any], state: Mapping[str, torch.Tensor], has_positions: bool
 ) -> VaswaniConfig:
-    """Return the config of the model. Add shared weights to `state` under all their names."""
     for name in ("encoder_attention_heads", "decoder_attention_heads"):
         if settings.get(name) is None:
             raise ValueError(
@@ -251,8 +251,9 @@ def _config(
     of_encoder, of_decoder = (
         "pre" if settings.get(f"{stack}_normalize_before") else "post" for stack in ("encoder", "decoder")
     )
+    is_shared, is_tied = equal_embeddings(state, _TITLE)
     return VaswaniConfig(
-        **weight_fields(state, _TITLE),
+        **weight_fields(state, _TITLE, is_shared=is_shared, is_tied=is_tied),
         encoder_attention_heads=settings["encoder_attention_heads"],
         decoder_attention_heads=settings["decoder_attention_heads"],
         dropout=settings.get("dropout", 0.1),

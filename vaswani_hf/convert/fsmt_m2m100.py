@@ -68,9 +68,7 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
         state[_OUTPUT] = state["model.decoder.embed_tokens.weight"]
         model.model.decoder.output_projection.weight = model.model.decoder.embed_tokens.weight
     own = FSMT_NAMES.to_ours(state, "FSMT")
-    is_joint, is_tied = equal_embeddings(own)
-    if is_joint:
-        own["model.shared.weight"] = own["model.encoder.embed_tokens.weight"]
+    is_joint, is_tied = equal_embeddings(own, "FSMT")
     sizes = {"vocab_size": model.config.src_vocab_size, "decoder_vocab_size": model.config.tgt_vocab_size}
     languages = dict(zip(("source_language", "target_language"), model.config.langs, strict=True))
     tokenizers, notes = _fsmt_tokenizers(path)

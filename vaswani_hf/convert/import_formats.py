@@ -52,7 +52,7 @@ class Imported:
     Attributes:
         config (VaswaniConfig): The config of the imported model.
         state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. A tied weight needs to occur
-            under only one of its names.
+            under only one of its names, because `from_pretrained` ties the weights according to `config`.
         tokenizers (tuple, optional): The source and the target tokenizer; the same object twice for a joint
             vocabulary. None if the checkpoint has no vocabularies.
         facts (dict): The languages and the licence for the model card, under the keys "source_language",

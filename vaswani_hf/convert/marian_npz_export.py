@@ -397,8 +397,7 @@ def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
     """
     imported = read_marian_npz(folder, ReadOptions())
     config = imported.config
-    written = VaswaniForSeq2SeqLM(config).eval()
-    written.load_state_dict(imported.state_dict)
+    written = VaswaniForSeq2SeqLM.from_pretrained(None, config=config, state_dict=imported.state_dict)
     batch = sample_batch(model.config)
     is_source, is_target = (batch[f"{side}attention_mask"].bool() for side in ("", "decoder_"))
     theirs = dict(batch)

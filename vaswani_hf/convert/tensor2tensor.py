@@ -47,6 +47,7 @@ from .tensor2tensor_tokenizers import subword_tokenizer
 from .weights import (
     EMBEDDINGS,
     WeightNames,
+    equal_embeddings,
     stack_names,
     to_interleaved,
     weight_fields,
@@ -168,8 +169,9 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
         facts.model_dump(), "layer_preprocess_sequence", "layer_postprocess_sequence"
     )
     weights = _read_weights(path, facts)
+    is_shared, is_tied = equal_embeddings(weights, _TITLE)
     config = VaswaniConfig(
-        **weight_fields(weights, _TITLE),
+        **weight_fields(weights, _TITLE, is_shared=is_shared, is_tied=is_tied),
         encoder_attention_heads=facts.num_heads,
         decoder_attention_heads=facts.num_heads,
         d_k=_head_width(weights, "k_proj", facts.num_heads),

@@ -28,6 +28,7 @@ from .unpickling import load_state_dict
 from .weights import (
     WeightNames,
     add_biases,
+    equal_embeddings,
     joint_names,
     norm_fields,
     stack_names,
@@ -125,8 +126,9 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
     add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
     norm_position = "pre" if facts.norm_first else "post"
+    is_shared, is_tied = equal_embeddings(own, _TITLE)
     config = VaswaniConfig(
-        **weight_fields(own, _TITLE),
+        **weight_fields(own, _TITLE, is_shared=is_shared, is_tied=is_tied),
         encoder_attention_heads=facts.nhead,
         decoder_attention_heads=facts.nhead,
         dropout=facts.dropout,

@@ -181,49 +181,42 @@ def _without_number(name: str) -> tuple[str, str]:
 
 
 def weight_fields(
-    state: dict[str, torch.Tensor],
-    title: str,
-    *,
-    is_shared: bool | None = None,
-    is_tied: bool | None = None,
+    state: Mapping[str, torch.Tensor], title: str, *, is_shared: bool, is_tied: bool
 ) -> dict[str, int | bool]:
-    """Return the config fields that follow from the weights. The fields state the sizes (such as `d_model`),
-    which weights are shared, and whether the output projection and the attention have biases. Add shared
-    weights to `state` under all their names. `state` contains weights under the names of this package.
+    """Return the config fields that follow from the weights: the sizes (such as `d_model`), which weights are
+    tied, and whether the output projection and the attention have biases. `state` contains weights under the
+    names of this package. Raise a ValueError if a weight is missing.
 
-    If `is_shared` is True, the source and the target have one embedding. If `is_tied` is True, the output
-    projection is the target embedding. If `is_shared` or `is_tied` is None, `equal_embeddings` sets both by
-    comparing the values of the weights. Raise a ValueError if a weight is missing.
+    If `is_shared` is True, the source and the target have one embedding, and `state` needs only the source
+    embedding. If `is_tied` is True, the output projection is the target embedding. If the settings of a
+    checkpoint do not contain these two values, `equal_embeddings` returns the values.
     """
-    source, target = EMBEDDINGS
-    if is_shared and source in state:
-        state[target] = state[source]
-    feed_forwards = ("model.encoder.layers.0.fc1.weight", "model.decoder.layers.0.fc1.weight")
-    for name in (source, feed_forwards[0], target, feed_forwards[1]):
-        if name not in state:
-            raise ValueError(
-                f"The checkpoint of {title} lacks the weight that corresponds to {name}; take all weights "
-                "from one checkpoint."
-            )
-    if is_shared is None or is_tied is None:
-        is_shared, is_tied = equal_embeddings(state)
-    if is_shared:
-        state["model.shared.weight"] = state[source]
-    if is_tied:
-        state["lm_head.weight"] = state[target]
+    source = _required(state, EMBEDDINGS[0], title)
+    target = source if is_shared else _required(state, EMBEDDINGS[1], title)
+    encoder_fc1 = _required(state, "model.encoder.layers.0.fc1.weight", title)
+    decoder_fc1 = _required(state, "model.decoder.layers.0.fc1.weight", title)
     return {
-        "vocab_size": len(state[source]),
-        "decoder_vocab_size": len(state[target]),
-        "d_model": state[source].shape[1],
+        "vocab_size": len(source),
+        "decoder_vocab_size": len(target),
+        "d_model": source.shape[1],
         "encoder_layers": _num_layers(state, "encoder"),
         "decoder_layers": _num_layers(state, "decoder"),
-        "encoder_ffn_dim": len(state[feed_forwards[0]]),
-        "decoder_ffn_dim": len(state[feed_forwards[1]]),
+        "encoder_ffn_dim": len(encoder_fc1),
+        "decoder_ffn_dim": len(decoder_fc1),
         "share_encoder_decoder_embeddings": is_shared,
         "tie_word_embeddings": is_tied,
         "lm_head_bias": "lm_head.bias" in state,
         "attention_bias": "model.encoder.layers.0.self_attn.q_proj.bias" in state,
     }
+
+
+def _required(state: Mapping[str, torch.Tensor], name: str, title: str) -> torch.Tensor:
+    if name not in state:
+        raise ValueError(
+            f"The checkpoint of {title} lacks the weight that corresponds to {name}; take all weights "
+            "from one checkpoint."
+        )
+    return state[name]
 
 
 def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
@@ -232,13 +225,14 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
     return max(numbers, default=-1) + 1
 
 
-def equal_embeddings(state: Mapping[str, torch.Tensor]) -> tuple[bool, bool]:
+def equal_embeddings(state: Mapping[str, torch.Tensor], title: str) -> tuple[bool, bool]:
     """Return two bools: whether the source embedding equals the target embedding, and whether the output
     projection equals the target embedding. Compare the values of the weights, because a checkpoint can
-    contain tied weights as separate tensors. `state` contains weights under the names of this package.
+    contain tied weights as separate tensors. `state` contains weights under the names of this package. Raise
+    a ValueError if a weight is missing.
     """
-    source, target = (state[name] for name in EMBEDDINGS)
-    return torch.equal(source, target), torch.equal(state["lm_head.weight"], target)
+    source, target, output = (_required(state, name, title) for name in (*EMBEDDINGS, "lm_head.weight"))
+    return torch.equal(source, target), torch.equal(output, target)
 
 
 def require_vocabulary_sizes(

@@ -28,7 +28,7 @@ from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
 from ..tasks import TASKS
 from .ablation_comparison import Outcomes, Runs, as_json, comparison, draw, table
-from .run import has_ended, refuse_another_run, resolve, saved_recipe, train
+from .run import is_finished, refuse_another_run, resolve, saved_recipe, train
 from .stopping import InterruptedRunError, RunError
 
 
@@ -168,7 +168,7 @@ def run_all(runs: Runs, output: Path, stem: str) -> Outcomes:
     outcomes: Outcomes = {
         recipe.output_dir: read_results(Path(recipe.output_dir)).as_json()
         for _, recipe in trainings
-        if _has_ended(recipe)
+        if _is_finished(recipe)
     }
     remaining = [(name, recipe) for name, recipe in trainings if recipe.output_dir not in outcomes]
     started = time.monotonic()
@@ -214,7 +214,7 @@ def _write_files(runs: Runs, outcomes: Outcomes, output: Path, stem: str) -> Non
     draw(numbers, output / f"{stem}.png")
 
 
-def _has_ended(recipe: Recipe) -> bool:
+def _is_finished(recipe: Recipe) -> bool:
     """Return True if the output folder has the results of a finished run with this recipe."""
     try:
         saved = saved_recipe(Path(recipe.output_dir))
@@ -223,4 +223,4 @@ def _has_ended(recipe: Recipe) -> bool:
         refuse_another_run(resolve(recipe, saved), saved)
     except (OSError, ValueError):
         return False
-    return has_ended(recipe, saved)
+    return is_finished(recipe, saved)

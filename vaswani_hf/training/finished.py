@@ -112,9 +112,10 @@ def restore_records(folder: Path) -> None:
         say(f"restored in '{folder}': {'; '.join(restored)}")
 
 
-def find_damage(folder: Path) -> str:
-    """Return a text that names the damaged and missing files of a finished run. Raise an error if the run has
-    no undamaged checkpoint from which the damaged files can be made again.
+def check_final_files(folder: Path) -> str:
+    """Return a text that names the damaged and missing files of a finished run, or an empty text. Raise an
+    error if the run has no undamaged checkpoint from which these files can be made again. If the manifest has
+    no final record, print the text instead of the error, and return an empty text.
     """
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):

@@ -1,20 +1,18 @@
 """Continues an earlier run from its newest undamaged checkpoint, with the same recipe and the same data."""
 
 import os
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerState
 
 from ..checkpoint.files import (
     MANIFEST_FILE,
     RECIPE_FILE,
     RESULTS_FILE,
-    STATE_FILE,
     WEIGHTS_FILE,
     checkpoints_in,
-    explain_write_errors,
     step_of,
 )
 from ..checkpoint.manifest import metadata_of, verify_manifest
@@ -22,13 +20,25 @@ from ..checkpoint.results import read_results
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
-from .checkpoints import put_back_replaced, reason_to_stop
 from .messages import counted, say
 
 
-def is_finished(folder: Path, new_values: dict[str, Any], saved_values: dict[str, Any]) -> bool:
-    """Return True if a folder contains a finished run, and if the new recipe needs neither more training nor
-    new scores.
+class RunState(Enum):
+    """The state of the run in an output folder, compared with a recipe."""
+
+    UNFINISHED = "unfinished"
+    """The folder lacks the final weights, or scores that the recipe needs. Either the run is new or was
+    interrupted, or the recipe needs more training steps or other scores than an earlier recipe of the run.
+    """
+    DAMAGED = "damaged"
+    """The run is finished, but final files are damaged or missing."""
+    FINISHED = "finished"
+    """The folder has the final weights and all scores that the recipe needs."""
+
+
+def has_results(folder: Path, new_values: dict[str, Any], saved_values: dict[str, Any]) -> bool:
+    """Return True if a folder has the final weights and scores of a run, and if the new recipe needs neither
+    more training nor new scores.
 
     `new_values` maps each recipe key with the `OnResume` value "continue" to the value of the key in the new
     recipe. `saved_values` maps the keys of `new_values` to the values in the saved recipe. If a key is in
@@ -103,21 +113,17 @@ def check_earlier_run(
             )
 
 
-def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """Return the newest undamaged checkpoint of a run, or None for a new run. Print a line for each damaged
-    checkpoint that is newer than the returned checkpoint. Raise an error if all checkpoints are damaged, or
-    if the folder contains a finished model but no checkpoint. If the run was killed while it replaced a
-    checkpoint, first move the earlier checkpoint back to its place.
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Return the newest undamaged checkpoint of a run, or None if the run has no checkpoints. Print a line for
+    each damaged checkpoint that is newer than the returned checkpoint. Raise an error if all checkpoints are
+    damaged.
     """
-    with explain_write_errors(folder):
-        put_back_replaced(folder)
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
         fault = verify_manifest(checkpoint)
         if fault is None:
             for sentence in faults:
                 say(f"{sentence}; continuing from '{checkpoint.name}'")
-            _refuse_other_batches(folder, training, checkpoint, num_processes)
             return checkpoint
         faults.append(f"'{checkpoint}' is damaged: {fault}")
     if faults:
@@ -125,12 +131,33 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
             f"The folder '{folder}' holds no whole checkpoint to continue from ({'; '.join(faults)}); "
             "choose another `--output_dir`."
         )
+    return None
+
+
+def refuse_model_without_checkpoint(folder: Path) -> None:
+    """Raise an error if the folder of a run without checkpoints has a finished model."""
     if (folder / WEIGHTS_FILE).exists():
         raise InvalidValueError(
             f"`output_dir` '{folder}' holds a finished model, but no checkpoint to continue from; choose "
             "another `--output_dir`."
         )
-    return None
+
+
+def refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
+    """Raise an error if a training step has another number of batches than in the earlier run."""
+    facts = metadata_of(checkpoint)
+    accumulation = training.gradient_accumulation_steps
+    before = facts["processes"] * facts["gradient_accumulation_steps"]
+    if num_processes * accumulation == before:
+        return
+    remedy = f"start {before // accumulation:,} processes" if before % accumulation == 0 else ""
+    if before % num_processes == 0:
+        remedy = f"set the key to {before // num_processes}"
+    raise InvalidValueError(
+        f"`training.gradient_accumulation_steps` is {accumulation} with {counted(num_processes, 'process')}, so a "
+        f"step has {num_processes * accumulation:,} batches, but the run in '{folder}' that is "
+        f"to be resumed has {before:,} batches in a step; {remedy or 'start as many processes as before'}."
+    )
 
 
 def keep_number_of_threads(checkpoint: Path) -> None:
@@ -140,13 +167,6 @@ def keep_number_of_threads(checkpoint: Path) -> None:
     threads = metadata_of(checkpoint).get("threads")
     if threads is not None and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(threads, os.cpu_count() or 1))
-
-
-def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
-    """Return True if early stopping ended the run at `checkpoint`, the newest checkpoint of the run."""
-    is_scheduled = metadata_of(checkpoint).get("scheduled", False)
-    state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
-    return is_scheduled and bool(reason_to_stop(state, training))
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
@@ -174,19 +194,3 @@ def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, ma
 def _pairs_in_words(pairs: dict[str, Any]) -> str:
     count = "a stream" if pairs["count"] is None else f"{pairs['count']:,} pairs"
     return f"{count}, sha256 {pairs['sha256'][:8]}…"
-
-
-def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
-    facts = metadata_of(checkpoint)
-    accumulation = training.gradient_accumulation_steps
-    before = facts["processes"] * facts["gradient_accumulation_steps"]
-    if num_processes * accumulation == before:
-        return
-    remedy = f"start {before // accumulation:,} processes" if before % accumulation == 0 else ""
-    if before % num_processes == 0:
-        remedy = f"set the key to {before // num_processes}"
-    raise InvalidValueError(
-        f"`training.gradient_accumulation_steps` is {accumulation} with {counted(num_processes, 'process')}, so a "
-        f"step has {num_processes * accumulation:,} batches, but the run in '{folder}' that is "
-        f"to be resumed has {before:,} batches in a step; {remedy or 'start as many processes as before'}."
-    )

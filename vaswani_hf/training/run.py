@@ -55,7 +55,7 @@ from ..tasks import TASKS
 from . import checkpoints, finished, initialization, resume, run_results
 from .averaging import average_weights
 from .hardware import resolve_defaults
-from .loop import add_callbacks, is_trained, run_training
+from .loop import add_callbacks, is_training_complete, run_training
 from .messages import said_at_intervals, say
 from .processes import Processes
 from .recipe_model import (
@@ -63,9 +63,9 @@ from .recipe_model import (
     frozen_weights,
     planned_config,
     planned_model,
-    prepare_for_training,
     size_warnings,
 )
+from .resume import RunState
 from .stopping import (
     GracefulShutdown,
     InterruptedRunError,
@@ -132,44 +132,70 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
 
 
 def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
-    """Execute all steps of a run, in order. Each process of the run calls this function."""
+    """Execute all steps of a run, in order. Each process of the run calls this function.
+
+    The steps depend on the earlier run in the output folder:
+
+    - no earlier run: train from the initial weights, and score the final weights.
+    - an interrupted run: continue from the newest undamaged checkpoint. If no training step is left, only
+      score the final weights.
+    - a finished run, but the new recipe needs more training steps or other scores: the same as for an
+      interrupted run.
+    - a finished run, and the new recipe needs nothing else: only publish the checkpoint.
+    - a finished run with damaged or missing files: write these files again.
+    - a run with other training data, or a run that the new recipe cannot continue: raise an error.
+    """
     folder = Path(recipe.output_dir)
 
-    # 1. Find an earlier run in the output folder. If the run is finished, only publish its checkpoint.
-    recipe, saved = _resolve_with_earlier_run(recipe, processes)
-    is_finished = processes.run_on_main(has_ended, recipe, saved)
-    damage = processes.run_on_main(finished.find_damage, folder) if is_finished else ""
-    if is_finished and not damage:
+    # 1. Compare the recipe with the earlier run in the output folder.
+    processes.run_on_main(_restore_earlier_run, recipe)
+    saved = processes.run_on_main(saved_recipe, folder) if recipe.training.resume else None
+    recipe = processes.run_on_main(resolve, recipe, saved)
+    processes.run_on_main(refuse_another_run, recipe, saved)
+    state = processes.run_on_main(_check_state, recipe, saved)
+
+    # 2. If the run is finished, only publish its checkpoint.
+    if state is RunState.FINISHED:
         processes.run_on_main(_refuse_other_data, recipe)
         if processes.is_first:
             _publish_again(recipe, saved)
         return read_results(folder).as_json()
 
-    # 2. Check the recipe, find the checkpoint to continue from, and prepare the output folder.
+    # 3. Check the recipe, find the checkpoint to continue from, and prepare the output folder.
     _check_recipe(recipe, processes)
-    if damage and processes.is_first:
-        say(
-            f"the run in '{folder}' is finished, but {damage}; these files are made again from the checkpoints"
+    checkpoint = processes.run_on_main(resume.newest_checkpoint, folder)
+    if checkpoint is None:
+        processes.run_on_main(resume.refuse_model_without_checkpoint, folder)
+    else:
+        processes.run_on_main(
+            resume.refuse_other_batches, folder, recipe.training, checkpoint, processes.count
         )
-    checkpoint = processes.run_on_main(resume.find_checkpoint, folder, recipe.training, processes.count)
-    if checkpoint is not None:
         resume.keep_number_of_threads(checkpoint)
-    processes.run_on_main(_prepare_folder, recipe)
+    processes.run_on_main(_check_publishing, recipe)
+    processes.run_on_main(_prepare_folder, folder)
 
-    # 3. Load the data, and make the model and the trainer.
+    # 4. Load the data, and make the model and the trainer.
     with said_at_intervals("preparing the data") if processes.is_first else contextlib.nullcontext():
         corpus = processes.main_process_first(_load_corpus, recipe, processes, checkpoint)
     model = _initial_model(recipe, corpus, checkpoint, processes)
     _warn(size_warnings(model, corpus, recipe.model, recipe.tokenizer), processes)
     trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
-    processes.run_on_main(_record_beginning, recipe, trainer, checkpoint, is_finished=is_finished)
+    if checkpoint is not None:
+        processes.run_on_main(_refuse_other_data_or_fewer_steps, recipe, trainer, checkpoint)
+    if state is RunState.UNFINISHED:
+        processes.run_on_main(_write_recipe, recipe, corpus)
+    if checkpoint is not None:
+        processes.run_on_main(_delete_old_checkpoints, recipe, checkpoint)
 
-    # 4. Train the model.
-    if not is_trained(trainer, checkpoint):
+    # 5. Train the model.
+    if not is_training_complete(trainer, checkpoint):
         run_training(trainer, checkpoint)
 
-    # 5. Compute the final weights, score them, write results.json, and publish the checkpoint.
-    processes.run_on_main(finish_run, recipe, trainer)
+    # 6. Compute the final weights, score them, write results.json, and publish the checkpoint.
+    if state is RunState.DAMAGED:
+        processes.run_on_main(_repair_run, recipe, trainer)
+    else:
+        processes.run_on_main(finish_run, recipe, trainer)
     if processes.is_first:
         # All processes except the first process end without waiting for the push to the Hub.
         push_result(recipe.output_dir, recipe.publishing)
@@ -179,25 +205,19 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 # 1. The earlier run in the output folder
 
 
-def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """Return the resolved recipe, and the saved recipe of the earlier run. For a new run, the saved recipe is
-    None.
+def _restore_earlier_run(recipe: Recipe) -> None:
+    """Put back a checkpoint that a killed run was replacing. If the run is resumed, download the checkpoints
+    that the run pushed from another machine, and restore damaged records of a finished run.
     """
     folder = Path(recipe.output_dir)
-    training = recipe.training
-    repo_id = recipe.publishing.hub_model_id
-    if training.resume and repo_id:
-        processes.run_on_main(fetch_checkpoints, folder, repo_id, training)
-    saved = processes.run_on_main(_restored_recipe, folder) if training.resume else None
-    resolved = processes.run_on_main(resolve, recipe, saved)
-    processes.run_on_main(refuse_another_run, resolved, saved)
-    return resolved, saved
-
-
-def _restored_recipe(folder: Path) -> Recipe | None:
+    with explain_write_errors(folder):
+        checkpoints.put_back_replaced(folder)
+    if not recipe.training.resume:
+        return
+    if recipe.publishing.hub_model_id:
+        fetch_checkpoints(folder, recipe.publishing.hub_model_id, recipe.training)
     with explain_write_errors(folder):
         finished.restore_records(folder)
-    return saved_recipe(folder)
 
 
 def saved_recipe(folder: Path) -> Recipe | None:
@@ -263,17 +283,39 @@ def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
     resume.check_earlier_run(Path(recipe.output_dir), recipe.training, new_values, saved_values, fixed_keys)
 
 
-def has_ended(recipe: Recipe, saved: Recipe | None) -> bool:
-    """Return True if the run is finished, and the recipe needs neither more training nor new scores."""
+def _check_state(recipe: Recipe, saved: Recipe | None) -> RunState:
+    """Return the state of the run in the output folder. Print the damage of a finished run. Raise an error if
+    the damaged files cannot be made again.
+    """
+    folder = Path(recipe.output_dir)
+    if not is_finished(recipe, saved):
+        return RunState.UNFINISHED
+    damage = finished.check_final_files(folder)
+    if not damage:
+        return RunState.FINISHED
+    say(f"the run in '{folder}' is finished, but {damage}; these files are made again from the checkpoints")
+    if finished.read_final_record(folder) is None:
+        # Only the final record has the hashes of the undamaged files, so all final files are made again.
+        return RunState.UNFINISHED
+    return RunState.DAMAGED
+
+
+def is_finished(recipe: Recipe, saved: Recipe | None) -> bool:
+    """Return True if the output folder has the final weights and all scores that the recipe needs. The files
+    may be damaged.
+    """
     new_values = _continue_values(recipe)
     saved_values = _continue_values(saved or recipe)
-    return resume.is_finished(Path(recipe.output_dir), new_values, saved_values)
+    return resume.has_results(Path(recipe.output_dir), new_values, saved_values)
 
 
 def _continue_values(recipe: Recipe) -> dict[str, Any]:
     """Return the values of the recipe keys for which `on_resume` returns "continue"."""
     values = published_recipe(recipe).values()
     return {key: value for key, value in values.items() if recipe.on_resume(key) == "continue"}
+
+
+# 2. A finished run
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
@@ -286,6 +328,9 @@ def _refuse_other_data(recipe: Recipe) -> None:
 
 
 def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
+    """Print that the run is finished. If the recipe has `publishing.push_to_hub`, write the licences and the
+    section `publishing` of the recipe into recipe.yaml, and push the checkpoint.
+    """
     folder = Path(recipe.output_dir)
     say(f"the run in '{folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and saved is not None:
@@ -300,7 +345,7 @@ def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
     push_result(recipe.output_dir, recipe.publishing)
 
 
-# 2. Check the recipe, find the checkpoint to continue from, and prepare the output folder
+# 3. Check the recipe, find the checkpoint to continue from, and prepare the output folder
 
 
 def _check_recipe(recipe: Recipe, processes: Processes) -> None:
@@ -319,18 +364,13 @@ def _warn(sentences: list[str], processes: Processes) -> None:
             say(f"warning: {sentence}")
 
 
-def _prepare_folder(recipe: Recipe) -> None:
-    """Check the experiment trackers and the permission to push, and create the output folder."""
+def _check_publishing(recipe: Recipe) -> None:
+    """Check the experiment trackers and the permission to push."""
     publishing = recipe.publishing
     _check_reporters(recipe.training.report_to, publishing)
     if publishing.push_to_hub:
         # A run without the permission to push should fail before the training.
         check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
-    folder = Path(recipe.output_dir)
-    with explain_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for unfinished in (checkpoints.STAGING_FOLDER, finished.FINAL_STAGING_FOLDER):
-        shutil.rmtree(folder / unfinished, ignore_errors=True)
 
 
 def _check_reporters(report_to: list[str], publishing: PublishingSettings) -> None:
@@ -349,7 +389,15 @@ def _check_reporters(report_to: list[str], publishing: PublishingSettings) -> No
             )
 
 
-# 3. Data -> model -> trainer
+def _prepare_folder(folder: Path) -> None:
+    """Create the output folder, and delete incomplete files of a killed run."""
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for staging in (checkpoints.STAGING_FOLDER, finished.FINAL_STAGING_FOLDER):
+        shutil.rmtree(folder / staging, ignore_errors=True)
+
+
+# 4. Data -> model -> trainer
 
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
@@ -369,15 +417,14 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """Create the model with random weights, or with the weights of the models in `model.init_from`, and
-    prepare the model for training. The trainer later loads the weights of a checkpoint.
+    """Create the model with random weights, or with the weights of the models in `model.init_from`. The
+    trainer later loads the weights of a checkpoint.
     """
     model = _random_model(recipe, corpus)
     if checkpoint is None:
         message = processes.main_process_first(initialization.load_base_weights, model, recipe.model, corpus)
         if message and processes.is_first:
             say(message)
-    prepare_for_training(model, recipe.training)
     return model
 
 
@@ -422,74 +469,84 @@ def _build_trainer(
     return trainer
 
 
-def _record_beginning(
-    recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None, *, is_finished: bool
-) -> None:
-    folder = Path(recipe.output_dir)
-    if checkpoint is not None:
-        resume.refuse_other_data(folder, checkpoint, trainer.corpus.digest)
-        resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
-    with explain_write_errors(folder):
-        if not (is_finished and finished.read_final_record(folder)):
-            # If a finished run continues, delete its manifest, because the continued run will replace the
-            # final files.
-            (folder / MANIFEST_FILE).unlink(missing_ok=True)
-            for split, size in recipe.data.held_out_sizes.items():
-                say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
-            run_results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
-        if checkpoint is not None:
-            # Delete old checkpoints now, because the earlier run was perhaps killed before it deleted old
-            # checkpoints.
-            state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
-            checkpoints.rotate_checkpoints(folder, recipe.training, state)
-
-
-# 5. Final weights, scores and publishing
-
-
-def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
-    """Compute the final checkpoint from the numbered checkpoints, score it, and write results.json. If the
-    run is already finished, only write its damaged and missing files again.
+def _refuse_other_data_or_fewer_steps(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path) -> None:
+    """Raise an error if the training data has changed, or if the run needs fewer steps than the checkpoint
+    has.
     """
     folder = Path(recipe.output_dir)
-    corpus = trainer.corpus
+    resume.refuse_other_data(folder, checkpoint, trainer.corpus.digest)
+    resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
+
+
+def _write_recipe(recipe: Recipe, corpus: Corpus) -> None:
+    """Write recipe.yaml, and print the numbers of examples. If a finished run continues, delete its manifest,
+    because the continued run will replace the final files.
+    """
+    folder = Path(recipe.output_dir)
+    with explain_write_errors(folder):
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)
+        write_whole(folder / RECIPE_FILE, recipe.to_yaml())
+    for split, size in recipe.data.held_out_sizes.items():
+        say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
+    run_results.say_counts_of_corpus(corpus)
+
+
+def _delete_old_checkpoints(recipe: Recipe, checkpoint: Path) -> None:
+    """Delete the checkpoints that an earlier run did not delete, perhaps because the run was killed."""
+    folder = Path(recipe.output_dir)
+    state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
+    with explain_write_errors(folder):
+        checkpoints.rotate_checkpoints(folder, recipe.training, state)
+
+
+# 6. Final weights, scores and publishing
+
+
+def _repair_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
+    """Write the damaged and missing final files of a finished run again."""
+    folder = Path(recipe.output_dir)
     final_record = finished.read_final_record(folder)
-    model, averaged_steps = _final_model(recipe, trainer, final_record)
+    assert final_record is not None
+    if verify_manifest(folder, [WEIGHTS_FILE]) is None:
+        model = _random_model(recipe, trainer.corpus)
+        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+    else:
+        model, _ = _final_model(recipe, trainer)
     with checkpoints.explain_output_errors(folder):
-        if final_record is not None:
-            finished.repair_run(
-                folder,
-                model,
-                corpus,
-                final_record,
-                lambda: run_results.score_test_split(trainer, recipe.data),
-            )
-        else:
-            recorded = run_results.recorded_training(folder, trainer)
-            finished.save_model(model, corpus, folder, recorded)
-            training = run_results.training_record(trainer, model, averaged_steps, recorded)
-            found = _results_of_run(recipe, trainer, model, training)
-            checkpoints.refuse_vanished_folder(folder)
-            recipe_text = (folder / RECIPE_FILE).read_text(encoding="utf-8")
-            finished.write_final_record(folder, recipe_text, found.as_text(), corpus.digest)
+        finished.repair_run(
+            folder,
+            model,
+            trainer.corpus,
+            final_record,
+            lambda: run_results.score_test_split(trainer, recipe.data),
+        )
     run_results.say_end(trainer)
 
 
-def _final_model(
-    recipe: Recipe, trainer: VaswaniTrainer, final_record: finished.FinalRecord | None
-) -> tuple[PreTrainedModel, list[int]]:
-    """Return a model with the final weights, and the steps of the averaged checkpoints. The list of averaged
-    steps is empty if the run averages no checkpoints, or loads the final weights from the folder of a
-    finished run.
-    """
+def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
+    """Compute the final checkpoint from the numbered checkpoints, score it, and write results.json."""
     folder = Path(recipe.output_dir)
+    corpus = trainer.corpus
+    model, averaged_steps = _final_model(recipe, trainer)
+    with checkpoints.explain_output_errors(folder):
+        recorded = run_results.recorded_training(folder, trainer)
+        finished.save_model(model, corpus, folder, recorded)
+        training = run_results.training_record(trainer, model, averaged_steps, recorded)
+        found = _results_of_run(recipe, trainer, model, training)
+        checkpoints.refuse_vanished_folder(folder)
+        recipe_text = (folder / RECIPE_FILE).read_text(encoding="utf-8")
+        finished.write_final_record(folder, recipe_text, found.as_text(), corpus.digest)
+    run_results.say_end(trainer)
+
+
+def _final_model(recipe: Recipe, trainer: VaswaniTrainer) -> tuple[PreTrainedModel, list[int]]:
+    """Return a model with the final weights, and the steps of the averaged checkpoints. The list of averaged
+    steps is empty if the run averages no checkpoints.
+    """
     training = recipe.training
     # Build a new model for the final weights, because the model of the trainer may be sharded.
     model = _random_model(recipe, trainer.corpus)
-    if final_record and verify_manifest(folder, [WEIGHTS_FILE]) is None:
-        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
-        return model, []
-    chosen = checkpoints.final_checkpoints(folder, training, trainer.last_step)
+    chosen = checkpoints.final_checkpoints(Path(recipe.output_dir), training, trainer.last_step)
     if training.average_checkpoints:
         say(f"averaging the last {len(chosen)} checkpoints")
     file = checkpoints.final_weights_file(training)

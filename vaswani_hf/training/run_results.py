@@ -1,5 +1,5 @@
 """Computes the results of a run: the record of the training, the scores, the examples of the model card and
-the pictures. At the beginning of a run, a function of this file writes recipe.yaml.
+the pictures.
 
 run.py and finished.py call the functions of this file. checkpoint/results.py declares and writes
 results.json.
@@ -20,9 +20,7 @@ from ..checkpoint.files import (
     ATTENTION_FILE,
     CURVE_FILE,
     METRICS_FILE,
-    RECIPE_FILE,
     read_metrics,
-    write_whole,
 )
 from ..checkpoint.results import ExampleRecord, ScoresRecord, TrainingRecord, read_results
 from ..data.corpus import Corpus
@@ -41,11 +39,10 @@ NUM_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
 
-def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
-    """Write recipe.yaml. Print the numbers of kept and removed pairs. If the corpora have weights, also print
-    the number of pairs from each corpus.
+def say_counts_of_corpus(corpus: Corpus) -> None:
+    """Print the numbers of kept and removed pairs. If the corpora have weights, also print the number of pairs
+    from each corpus.
     """
-    write_whole(folder / RECIPE_FILE, recipe)
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and corpus.both_directions

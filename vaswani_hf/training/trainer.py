@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from ..checkpoint.files import step_of
 from ..checkpoint.manifest import metadata_of
@@ -35,6 +35,7 @@ from .checkpoints import STAGING_FOLDER, publish_checkpoint, rotate_checkpoints,
 from .losses import TrainingLosses
 from .moving_average import MovingAverage, OptimizerAverage, WeightAverage
 from .processes import Processes
+from .recipe_model import prepare_for_training
 from .sharding import prepare_sharding, sharded_autocast
 from .stopping import GracefulShutdown
 from .validation import Validation
@@ -42,7 +43,8 @@ from .validation import Validation
 
 class VaswaniTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task. The run
-    continues from `checkpoint`. Call `prepare_for_training` with the model before creating the trainer.
+    continues from `checkpoint`. The constructor freezes the weights in `training.frozen`, and turns gradient
+    checkpointing on if `training.gradient_checkpointing` is true.
     """
 
     control: Any
@@ -59,6 +61,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         stop: GracefulShutdown | None = None,
         *,
         task: Task,
+        model: PreTrainedModel,
         **kwargs: Any,
     ):
         self.corpus = corpus
@@ -73,7 +76,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         # True if a signal prevented the validation at the current step.
         self.validation_is_due = False
-        super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
+        prepare_for_training(model, training)
+        super().__init__(model=model, train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
         prepare_sharding(self.accelerator, checkpoint, training)
         self.batches = TrainingBatches(corpus, training, self.args, checkpoint)
         if training.num_train_epochs is not None and self.batches.per_epoch is not None:
