@@ -267,7 +267,10 @@ class TextTraining(TrainingSettings):
         return self.text_tokens_per_batch
 
     @property
-    def target_tokens_per_batch(self) -> int: """The largest number of target tokens in a batch. Source and target of a language model are the same text, so the limit is `text_tokens_per_batch`."""
+    def target_tokens_per_batch(self) -> int:
+        """The largest number of target tokens in a batch. The source and the target of a language model are
+        the same text, so the limit is `text_tokens_per_batch`.
+        """
         return self.text_tokens_per_batch
 
 
