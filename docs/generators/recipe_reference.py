@@ -224,9 +224,10 @@ def accepts_bool(kind: Any) -> bool:
 
 
 def range_words(field: FieldInfo) -> str:
-    """Return the limits of a numeric key as text, such as "from 0 to 1"."""
-    facts = facts_of(field)
-    found = [facts["range"]] if facts.get("range") else []
+    """Return the possible values of a key in words, such as "from 0 to 1"."""
+    if words := facts_of(field).get("range"):
+        return words
+    found = []
     for annotated in [field, *typing.get_args(field.annotation)]:
         for limit in getattr(annotated, "metadata", getattr(annotated, "__metadata__", [])):
             for name, words in (("gt", "above"), ("ge", "from"), ("lt", "below"), ("le", "to")):

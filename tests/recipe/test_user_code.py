@@ -56,7 +56,7 @@ def test_a_record_never_executes_its_file(recipe, tmp_path):
     # Another process gets the recipe without executing the file.
     assert pickle.loads(pickle.dumps(loaded)) == loaded
     ATTENTIONS.classes.pop("Mine")
-    with pytest.raises(ValueError, match="but is 'Mine'; import the Python file that adds 'Mine'"):
+    with pytest.raises(ValueError, match="but is 'Mine'; to use an added name, import its Python file"):
         load_recipe(recorded, is_record=True)
 
 
@@ -105,7 +105,7 @@ def test_train_and_translate_with_the_file(recipe, few_numbers, tmp_path, vaswan
     assert (run / "mine.py").is_file()
     ATTENTIONS.classes.pop("Mine")
     code, _, message = vaswani("translate", run, "--text", "seven")
-    assert code == 2 and "but is 'Mine'; import the Python file that adds 'Mine'" in message
+    assert code == 2 and "but is 'Mine'; to use an added name, import its Python file" in message
     code = ("--code", run / "mine.py")
     assert vaswani("translate", run, "--text", "seven", *code)[0] == 0
     (tmp_path / "texts").write_text("seven\nsix\nfive\n")

@@ -13,14 +13,15 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, Unpack
 
 from pydantic import ConfigDict, create_model, model_validator
 from pydantic.fields import FieldInfo
 
+from ..model.checks_vaswani import rule_of
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import SCORE_SETTINGS, SearchSettings, TranslationOptions, check_sampling
-from ..settings.base import NO_DOCSTRINGS, Settings, field_with_facts
+from ..settings.base import NO_DOCSTRINGS, Settings, checked_by, field_with_facts
 
 # The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
 _DECLARED_OPTIONS = {
@@ -79,15 +80,16 @@ def on_command_line(
     *,
     gt: float | None = None,
     ge: float | None = None,
+    lt: float | None = None,
     le: float | None = None,
     description: str | None = None,
     **settings: Unpack[CommandLine],
 ) -> Any:
-    """Declare a field of an options class with its option on the command line. `gt` is an exclusive limit. By
-    default, the help text is the string literal below the field. `description` is a help text that replaces
+    """Declare a field of an options class with its option on the command line. `gt` and `lt` are exclusive
+    limits. By default, the help text is the string literal below the field. `description` is a help text that replaces
     the string literal below the field.
     """
-    return field_with_facts(default, settings, gt=gt, ge=ge, le=le, description=description)
+    return field_with_facts(default, settings, gt=gt, ge=ge, lt=lt, le=le, description=description)
 
 
 class OnlyOnce(argparse.Action):
@@ -153,7 +155,7 @@ def translation_options(*names: str) -> Any:
     fields: dict[str, Any] = {}
     for name in names or _DECLARED_OPTIONS:
         field = _DECLARED_OPTIONS[name]
-        rule = field.metadata["rule"]
+        rule = rule_of(field)
         value_type: Any = field.type
         default = field.default
         description = field.metadata["help"]
@@ -163,13 +165,11 @@ def translation_options(*names: str) -> Any:
             description += f"; by default {_OTHER_DEFAULTS.get(name, 'the value in the checkpoint')}"
         option = on_command_line(
             default,
-            gt=rule.above,
-            ge=rule.least,
-            le=rule.most,
+            **rule.limits,
             description=description,
             group=field.metadata["group"],
         )
-        fields[name] = (value_type | None, option)
+        fields[name] = (Annotated[value_type | None, checked_by(rule)], option)
     return create_model("TranslationFields", __base__=_CheckedOptions, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 
