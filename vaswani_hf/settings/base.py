@@ -107,14 +107,16 @@ def checked_by(rule: Rule) -> BeforeValidator:
     """Return a validator that checks the values of a pydantic field with a rule of model/. The rule checks a
     value before pydantic checks the type of the value, so that the error message has the words of the rule.
     """
+    return BeforeValidator(lambda value: check_with_rule(rule, value))
 
-    def check(value: Any) -> Any:
-        # The type of the field decides whether null is valid.
-        if value is None or rule.accepts(value):
-            return value
-        raise PydanticCustomError("rule", "{words}", {"words": words_in_yaml(rule), "remedy": rule.remedy})
 
-    return BeforeValidator(check)
+def check_with_rule(rule: Rule, value: Any) -> Any:
+    """Return the value of a pydantic field, or raise an error of pydantic if the rule does not accept the
+    value. null is accepted, because the type of the field decides whether null is valid.
+    """
+    if value is None or rule.accepts(value):
+        return value
+    raise PydanticCustomError("rule", "{words}", {"words": words_in_yaml(rule), "remedy": rule.remedy})
 
 
 def words_in_yaml(rule: Rule) -> str:
