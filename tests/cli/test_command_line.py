@@ -29,7 +29,7 @@ from vaswani_hf.cli.train import RecipeOptions
 from vaswani_hf.cli.translate import TranslateOptions
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
 from vaswani_hf.model.translator_vaswani import DEFAULT_SEARCH
-from vaswani_hf.settings.base import facts_of
+from vaswani_hf.settings.base import properties_of
 from vaswani_hf.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -182,7 +182,7 @@ def test_a_name_has_one_meaning_in_all_commands_and_recipe_keys():
     kinds = {}
     for name, command in COMMANDS.items():
         for field_name, field in command.options.command_line().items():
-            if not facts_of(field).get("positional"):
+            if not properties_of(field).get("positional"):
                 kind = type_of_field(field)
                 kinds.setdefault(option_of(field_name, field), {})[name] = kind is bool
     for place, key in read_keys().items():

@@ -13,7 +13,7 @@ from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.data_record import data_record
 from vaswani_hf.recipe.licenses import data_license
-from vaswani_hf.recipe.loading import readable_record
+from vaswani_hf.recipe.loading import try_load_recorded_recipe
 from vaswani_hf.recipe.published import published_recipe
 from vaswani_hf.settings.sections import MODEL_KEYS, DecodingSettings
 
@@ -202,7 +202,7 @@ def test_a_record_is_read_where_a_tokenizer_of_sacrebleu_is_missing(recipe_file)
         ValueError, match="`evaluation.tokenize` is 'ja-mecab', which needs a package or a file"
     ):
         load_recipe(path)
-    assert readable_record(path).evaluation.tokenize == "ja-mecab"
+    assert try_load_recorded_recipe(path).evaluation.tokenize == "ja-mecab"
 
 
 def test_numbers_with_exponents_are_numbers(loaded):

@@ -51,13 +51,13 @@ def test_a_record_never_executes_its_file(recipe, tmp_path):
     for text in (loaded.to_yaml(), published_recipe(loaded).to_yaml()):
         recorded.write_text(text)
         (tmp_path / "folder" / "mine.py").write_text("raise SystemExit")
-        assert load_recipe(recorded, is_record=True).model.attention_score == "Mine"
+        assert load_recipe(recorded, is_recorded=True).model.attention_score == "Mine"
     assert published_recipe(loaded).model.code == "mine.py"
     # Another process gets the recipe without executing the file.
     assert pickle.loads(pickle.dumps(loaded)) == loaded
     ATTENTIONS.classes.pop("Mine")
     with pytest.raises(ValueError, match="but is 'Mine'; to use an added name, import its Python file"):
-        load_recipe(recorded, is_record=True)
+        load_recipe(recorded, is_recorded=True)
 
 
 def test_a_resumed_run_may_name_another_file(recipe, tmp_path):

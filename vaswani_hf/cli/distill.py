@@ -81,12 +81,12 @@ def run(options: DistillOptions) -> None:
         can_resume=True,
     ) as file:
         finished = distillation.read_finished_part(options.output)
-        pairs, dataset_revision = distillation.training_pairs(recipe.data, recipe.seed, finished.record)
+        pairs, dataset_revision = distillation.training_pairs(recipe.data, recipe.seed, finished.metadata)
         file.keep(finished.size)
         header: dict[str, Any] = {}
         if not finished.size:
-            record = distillation.record_of_distillation(options.teacher, chosen, dataset_revision)
-            header = {"distillation": record}
+            metadata = distillation.metadata_of_distillation(options.teacher, chosen, dataset_revision)
+            header = {"distillation": metadata}
         counts = Counter[str]()
         for number, pair, translation in _translated(options, chosen, pairs, tag, finished.num_pairs):
             rows = []

@@ -338,11 +338,11 @@ def _scoring(options: EvaluateOptions, systems: "list[System]") -> _Scoring:
     """Return the scoring options. The options of the user take precedence over the recipes."""
     from ..checkpoint.files import recipe_file
     from ..evaluation.bleu import RECIPE_KEYS, recipe_note, scoring_of_recipes
-    from ..recipe.loading import readable_record
+    from ..recipe.loading import try_load_recorded_recipe
 
     recipes = {}
     for system in systems:
-        recipe = None if system.folder is None else readable_record(recipe_file(system.folder))
+        recipe = None if system.folder is None else try_load_recorded_recipe(recipe_file(system.folder))
         if recipe is not None:
             recipes[system.name] = recipe
     given = options.model_dump(include=set(RECIPE_KEYS), exclude_unset=True)

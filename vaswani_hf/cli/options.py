@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from ..model.checks_vaswani import rule_of
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import SearchSettings, TranslationOptions, check_sampling
-from ..settings.base import Settings, check_with_rule, field_with_facts
+from ..settings.base import Settings, check_with_rule, field_with_properties
 
 
 class Options(Settings):
@@ -76,7 +76,7 @@ def on_command_line(
     limits. By default, the help text is the string literal below the field. `description` is a help text that replaces
     the string literal below the field.
     """
-    return field_with_facts(default, settings, gt=gt, ge=ge, lt=lt, le=le, description=description)
+    return field_with_properties(default, settings, gt=gt, ge=ge, lt=lt, le=le, description=description)
 
 
 class OnlyOnce(argparse.Action):

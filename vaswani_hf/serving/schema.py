@@ -236,24 +236,24 @@ class TranslationsRequest(RequestSettings):
         self, direction: Direction, translations: list[list[Translation]], confidence: float
     ) -> dict[str, Any]:
         """Return the answer: the languages, and for each text the fields of its best `Translation`."""
-        records = []
+        entries = []
         for best, *others in translations:
-            record = self._record(best)
+            entry = self._entry(best)
             if self.alternatives:
-                record["alternatives"] = [self._record(other) for other in others]
-            records.append(record)
+                entry["alternatives"] = [self._entry(other) for other in others]
+            entries.append(entry)
         return {
             "source_language": direction.source,
             "target_language": direction.target,
-            "translations": records,
+            "translations": entries,
         }
 
-    def _record(self, translation: Translation) -> dict[str, Any]:
+    def _entry(self, translation: Translation) -> dict[str, Any]:
         """Return the fields of a translation that the request asks for. A translation can have more fields
         than the request asks for, because `min_confidence` needs the scores.
         """
-        record = translation.as_dict()
+        entry = translation.as_dict()
         unwanted: tuple[str, ...] = () if self.scores else _SCORES
         if not self.alignments:
             unwanted += ("alignment",)
-        return {name: value for name, value in record.items() if name not in unwanted}
+        return {name: value for name, value in entry.items() if name not in unwanted}

@@ -93,13 +93,13 @@ class Settings(BaseModel):
         return self.load(given | changes)
 
 
-def field_with_facts(default: Any, facts: Mapping[str, Any], **arguments: Any) -> Any:
-    """Declare a field with facts that pydantic does not know. `arguments` are arguments of `Field`."""
-    return Field(default, json_schema_extra=dict(facts), **arguments)
+def field_with_properties(default: Any, properties: Mapping[str, Any], **arguments: Any) -> Any:
+    """Declare a field with properties that pydantic does not know. `arguments` are arguments of `Field`."""
+    return Field(default, json_schema_extra=dict(properties), **arguments)
 
 
-def facts_of(field: FieldInfo) -> Any:
-    """Return the dict of the facts that `field_with_facts` stored in a field."""
+def properties_of(field: FieldInfo) -> Any:
+    """Return the dict of the properties that `field_with_properties` stored in a field."""
     return field.json_schema_extra or {}
 
 

@@ -101,10 +101,10 @@ def _empty_staging_folder(folder: Path) -> None:
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
-def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:
+def publish_checkpoint(staged: Path, folder: Path, metadata: dict[str, Any]) -> None:
     """Write the manifest of a staged checkpoint, and move the checkpoint into the output folder."""
     open_to_readers(staged)
-    write_manifest(staged, facts)
+    write_manifest(staged, metadata)
     final = folder / staged.name
     if final.exists():
         # A run saves the checkpoint of a step again if the earlier checkpoint is damaged, or if a signal

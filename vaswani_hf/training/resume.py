@@ -178,9 +178,9 @@ def _pairs_in_words(pairs: dict[str, Any]) -> str:
 
 
 def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
-    facts = metadata_of(checkpoint)
+    metadata = metadata_of(checkpoint)
     accumulation = training.gradient_accumulation_steps
-    before = facts["processes"] * facts["gradient_accumulation_steps"]
+    before = metadata["processes"] * metadata["gradient_accumulation_steps"]
     if num_processes * accumulation == before:
         return
     remedy = f"start {before // accumulation:,} processes" if before % accumulation == 0 else ""

@@ -47,7 +47,7 @@ from ..publish.during_training import fetch_checkpoints
 from ..publish.push import push
 from ..recipe import Recipe
 from ..recipe.data_record import data_record
-from ..recipe.loading import load_record
+from ..recipe.loading import load_recorded_recipe
 from ..recipe.published import published_recipe
 from ..recipe.recipe import warmup_warnings
 from ..settings.sections import PublishingSettings
@@ -196,14 +196,14 @@ def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Rec
 
 def _restored_recipe(folder: Path) -> Recipe | None:
     with explain_write_errors(folder):
-        finished.restore_records(folder)
+        finished.restore_final_files(folder)
     return saved_recipe(folder)
 
 
 def saved_recipe(folder: Path) -> Recipe | None:
     """Return the recipe that an earlier run has written to its output folder, or None."""
     path = folder / RECIPE_FILE
-    return load_record(path) if path.is_file() else None
+    return load_recorded_recipe(path) if path.is_file() else None
 
 
 def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
@@ -279,7 +279,7 @@ def _continue_values(recipe: Recipe) -> dict[str, Any]:
 def _refuse_other_data(recipe: Recipe) -> None:
     """Raise an error if the training data differs from that of the finished run."""
     folder = Path(recipe.output_dir)
-    if finished.read_final_record(folder):
+    if finished.read_finished_run(folder):
         load_corpus = TASKS[recipe.task].load_corpus
         corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
         resume.refuse_other_data(folder, folder, corpus.digest)
@@ -292,9 +292,9 @@ def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
         # A user can change the licences after a run has finished.
         data = saved.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = saved.replace(data=data, publishing=recipe.publishing).to_yaml()
-        end = finished.read_final_record(folder)
+        end = finished.read_finished_run(folder)
         if end is not None:
-            finished.write_final_record(folder, text, end.results, end.training_pairs)
+            finished.write_final_manifest(folder, text, end.results, end.training_pairs)
         else:
             write_whole(folder / RECIPE_FILE, text)
     push_result(recipe.output_dir, recipe.publishing)
@@ -430,7 +430,7 @@ def _record_beginning(
         resume.refuse_other_data(folder, checkpoint, trainer.corpus.digest)
         resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
     with explain_write_errors(folder):
-        if not (is_finished and finished.read_final_record(folder)):
+        if not (is_finished and finished.read_finished_run(folder)):
             # If a finished run continues, delete its manifest, because the continued run will replace the
             # final files.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
@@ -453,15 +453,15 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     """
     folder = Path(recipe.output_dir)
     corpus = trainer.corpus
-    final_record = finished.read_final_record(folder)
-    model, averaged_steps = _final_model(recipe, trainer, final_record)
+    finished_run = finished.read_finished_run(folder)
+    model, averaged_steps = _final_model(recipe, trainer, finished_run)
     with checkpoints.explain_output_errors(folder):
-        if final_record is not None:
+        if finished_run is not None:
             finished.repair_run(
                 folder,
                 model,
                 corpus,
-                final_record,
+                finished_run,
                 lambda: run_results.score_test_split(trainer, recipe.data),
             )
         else:
@@ -471,12 +471,12 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
             found = _results_of_run(recipe, trainer, model, training)
             checkpoints.refuse_vanished_folder(folder)
             recipe_text = (folder / RECIPE_FILE).read_text(encoding="utf-8")
-            finished.write_final_record(folder, recipe_text, found.as_text(), corpus.digest)
+            finished.write_final_manifest(folder, recipe_text, found.as_text(), corpus.digest)
     run_results.say_end(trainer)
 
 
 def _final_model(
-    recipe: Recipe, trainer: VaswaniTrainer, final_record: finished.FinalRecord | None
+    recipe: Recipe, trainer: VaswaniTrainer, finished_run: finished.FinishedRun | None
 ) -> tuple[PreTrainedModel, list[int]]:
     """Return a model with the final weights, and the steps of the averaged checkpoints. The list of averaged
     steps is empty if the run averages no checkpoints, or loads the final weights from the folder of a
@@ -486,7 +486,7 @@ def _final_model(
     training = recipe.training
     # Build a new model for the final weights, because the model of the trainer may be sharded.
     model = _random_model(recipe, trainer.corpus)
-    if final_record and verify_manifest(folder, [WEIGHTS_FILE]) is None:
+    if finished_run and verify_manifest(folder, [WEIGHTS_FILE]) is None:
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
         return model, []
     chosen = checkpoints.final_checkpoints(folder, training, trainer.last_step)
