@@ -23,8 +23,8 @@ from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
 from vaswani_hf.optimization.schedules import SCHEDULES
 from vaswani_hf.recipe.recipe import SECTIONS, recipe_classes
-from vaswani_hf.settings.base import facts_of, format_value
-from vaswani_hf.settings.keys import KeyFacts, on_resume
+from vaswani_hf.settings.base import format_value, properties_of
+from vaswani_hf.settings.keys import KeyProperties, on_resume
 from vaswani_hf.settings.sections import MODEL_KEYS
 
 RECIPES = recipe_classes()
@@ -224,9 +224,10 @@ def accepts_bool(kind: Any) -> bool:
 
 
 def range_words(field: FieldInfo) -> str:
-    """Return the limits of a numeric key as text, such as "from 0 to 1"."""
-    facts = facts_of(field)
-    found = [facts["range"]] if facts.get("range") else []
+    """Return the possible values of a key in words, such as "from 0 to 1"."""
+    if words := properties_of(field).get("range"):
+        return words
+    found = []
     for annotated in [field, *typing.get_args(field.annotation)]:
         for limit in getattr(annotated, "metadata", getattr(annotated, "__metadata__", [])):
             for name, words in (("gt", "above"), ("ge", "from"), ("lt", "below"), ("le", "to")):
@@ -266,7 +267,7 @@ def rows() -> list[RecipeKey]:
                 key=key,
                 type=" or ".join(kinds),
                 default=default_words(field),
-                unit=facts_of(field).get("unit", ""),
+                unit=properties_of(field).get("unit", ""),
                 range=range_words(field),
                 meaning=description(found),
                 is_boolean=accepts_bool(field.annotation),
@@ -321,7 +322,7 @@ def schema() -> dict[str, Any]:
                 form = {
                     word: value
                     for word, value in owner["properties"][key].items()
-                    if word not in ("title", "description", *KeyFacts.__annotations__)
+                    if word not in ("title", "description", *KeyProperties.__annotations__)
                 }
                 definitions |= {
                     name: whole["$defs"][name] for name in re.findall(r"#/\$defs/(\w+)", json.dumps(form))
@@ -330,7 +331,7 @@ def schema() -> dict[str, Any]:
                     forms.append(form)
             form = forms[0] if len(forms) == 1 else {"anyOf": forms}
             help = description(found).replace("`", "")
-            if unit := facts_of(found[0][1]).get("unit"):
+            if unit := properties_of(found[0][1]).get("unit"):
                 help += f" Unit: {unit}."
             of_section[key] = {"description": help, **form}
         if section:

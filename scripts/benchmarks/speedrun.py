@@ -60,7 +60,7 @@ def train_stages(arguments: argparse.Namespace, seed: int) -> tuple[Path, float]
         # Use another seed in each stage, so that the stages do not have the same batches.
         options += ["--seed", str(seed + 1000 * (number - 1)), "--output_dir", str(folder)]
         train(arguments, [str(path), *options, "--resume", "true", *data_options(arguments.data)])
-        recipe = load_recipe(folder / "recipe.yaml", is_record=True)
+        recipe = load_recipe(folder / "recipe.yaml", is_recorded=True)
         flops += training_flops(recipe, results_of(folder)["training"]["steps"])
         options = ["--init_from", str(folder)]
     return folder, flops

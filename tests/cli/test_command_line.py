@@ -29,7 +29,7 @@ from vaswani_hf.cli.train import RecipeOptions
 from vaswani_hf.cli.translate import TranslateOptions
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
 from vaswani_hf.model.translator_vaswani import DEFAULT_SEARCH
-from vaswani_hf.settings.base import facts_of
+from vaswani_hf.settings.base import properties_of
 from vaswani_hf.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -145,8 +145,8 @@ def test_a_word_that_is_no_command_is_answered_by_a_similar_command(capsys, word
 IMPOSSIBLE = {
     "ablate no.yaml --output c": "`runs` must be an existing file, but is no.yaml.",
     "plan numbers --max_steps two": "`training.max_steps` must be an integer, but is 'two'.",
-    "plan numbers --label_smoothing 3": "`label_smoothing` must be a number from 0 up to, but not including, 1, ",
-    "translate m --num_beams two": "`--num_beams` must be an integer, but is 'two'.",
+    "plan numbers --label_smoothing 3": "`model.label_smoothing` must be a number from 0 up to, but not including, 1, ",
+    "translate m --num_beams two": "`--num_beams` must be a positive integer, but is 'two'.",
     "translate m --dtype int4": "`--dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', but is ",
 }
 
@@ -182,7 +182,7 @@ def test_a_name_has_one_meaning_in_all_commands_and_recipe_keys():
     kinds = {}
     for name, command in COMMANDS.items():
         for field_name, field in command.options.command_line().items():
-            if not facts_of(field).get("positional"):
+            if not properties_of(field).get("positional"):
                 kind = type_of_field(field)
                 kinds.setdefault(option_of(field_name, field), {})[name] = kind is bool
     for place, key in read_keys().items():
@@ -310,6 +310,8 @@ def test_translate_has_every_option_of_a_translation():
     assert len(declared) >= 18
     for field in declared:
         assert found[field.name].description.startswith(field.metadata["help"])
+        # The value of a search setting that is not given is None.
+        assert found[field.name].annotation in (field.type, field.type | None)
 
 
 @pytest.mark.parametrize("options", [TranslateOptions, CertifyOptions])

@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from tqdm.auto import tqdm
 
 import vaswani_hf.evaluation.comparison as comparison
@@ -284,3 +285,8 @@ def test_equal_scores_of_other_translations_are_no_difference(few_samples):
     assert rows[1].differing_sentences == 30
     assert one.score == pytest.approx(two.score)
     assert (two.p_bootstrap, two.p_randomization) == (1.0, 1.0)
+
+
+def test_a_result_accepts_no_unknown_field():
+    with pytest.raises(ValidationError, match="p_bootstrp"):
+        Score(score=30.0, p_bootstrp=0.05)

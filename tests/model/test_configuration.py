@@ -108,9 +108,9 @@ def test_each_field_is_checked_when_given_and_when_assigned(name):
     before = getattr(config, name)
     for value in values:
         remedy = ""
-        if must_be.startswith((SCORES, POSITIONS)) and isinstance(value, str):
+        if must_be.startswith((SCORES, POSITIONS)):
             remedy = (
-                f"; import the Python file that adds {value!r}, or name this file with `model.code` in a recipe or "
+                "; to use an added name, import its Python file, or name this file with `model.code` in a recipe or "
                 "`--code` on the command line"
             )
         expected = f"`{name}` must be {must_be}, but is {value!r}{remedy}."

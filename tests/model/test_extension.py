@@ -216,7 +216,7 @@ def test_an_unregistered_name_never_loads_as_scaled_dot_product(module, tiny_che
     (folder / "cosine_of_user.py").write_text("raise SystemExit")
     ATTENTIONS.classes.pop("cosine")
     message = (
-        "^`attention_score` must be .* but is 'cosine'; import the Python file that adds 'cosine', or name"
+        "^`attention_score` must be .* but is 'cosine'; to use an added name, import its Python file, or name"
     )
     for load in (VaswaniForSeq2SeqLM, AutoModelForSeq2SeqLM, AutoConfig):
         with pytest.raises(ValueError, match=message):

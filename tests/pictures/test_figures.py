@@ -9,7 +9,7 @@ from vaswani_hf.model.loss_vaswani import target_probabilities
 from vaswani_hf.pictures.attention import Tokens, pair_attention, word_weights
 from vaswani_hf.pictures.attention_lines import _counted, _verdict
 from vaswani_hf.pictures.equations import draw_positions, draw_schedule, draw_targets, loss_of_probability
-from vaswani_hf.pictures.figures import RunRecord, _verb_relation, draw_figures
+from vaswani_hf.pictures.figures import RunLog, _verb_relation, draw_figures
 from vaswani_hf.pictures.training_curve import draw_training_curve
 
 TEXTS = [
@@ -20,7 +20,7 @@ TEXTS = [
 ] * 2
 VERBS = {"läuft": frozenset({"straße", "hund"})}
 PRONOUNS = {"weiß": frozenset({"der"}), "über": frozenset({"hund", "straße"})}
-RECORD = RunRecord(
+RUN_LOG = RunLog(
     [
         {"step": 10, "loss": 5.0, "learning_rate": 0.1},
         {"step": 20, "loss": 4.0, "eval_loss": 4.5, "eval_bleu": 10.0, "learning_rate": 0.2},
@@ -43,7 +43,7 @@ def test_all_pictures(copier, tmp_path):
         verbs=VERBS,
         pronouns=PRONOUNS,
         least_distance=2,
-        record=RECORD,
+        run_log=RUN_LOG,
         report=lines.append,
     )
     names = OF_HEADS | OTHERS | OF_RUN
@@ -142,7 +142,7 @@ def test_positions():
 
 def test_schedule():
     """The line shows the learning rates of all steps, and the crosses show the learning rates in the log."""
-    picture = draw_schedule(RECORD.rate, RECORD.num_steps, RECORD.metrics, RECORD.schedule)
+    picture = draw_schedule(RUN_LOG.rate, RUN_LOG.num_steps, RUN_LOG.metrics, RUN_LOG.schedule)
     line, crosses = picture.figure.axes[0].lines
     assert list(line.get_xdata()) == list(range(1, 21))
     assert line.get_ydata()[-1] == pytest.approx(0.2)
@@ -168,7 +168,7 @@ def test_targets(form):
 
 def test_training_curve():
     """The curve has the losses and the score of the log."""
-    figure = draw_training_curve(RECORD.metrics)
+    figure = draw_training_curve(RUN_LOG.metrics)
     assert [list(line.get_ydata()) for axes in figure.axes for line in axes.lines] == [
         [5.0, 4.0],
         [4.5],

@@ -19,7 +19,7 @@ from sentences import refused
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.certificate import hashes_of_weights
 from vaswani_hf.publish.license_text import license_text
-from vaswani_hf.publish.model_card import CardFacts, model_card
+from vaswani_hf.publish.model_card import CardContext, model_card
 from vaswani_hf.publish.push import push, stage_repository
 from vaswani_hf.publish.staging import check_card
 from vaswani_hf.recipe import load_recipe
@@ -400,7 +400,7 @@ def test_a_numbered_checkpoint_has_the_terms_of_its_run(texts, copy, name, monke
 def test_the_licence_that_is_chosen_is_in_the_published_recipe(texts, copy, tmp_path):
     staged = tmp_path / "staged"
     stage_repository(licensed(copy(texts), "cc-by-4.0"), staged, "alice/words", license="cc-by-nc-4.0")
-    assert load_recipe(staged / "recipe.yaml", is_record=True).publishing.license == "cc-by-nc-4.0"
+    assert load_recipe(staged / "recipe.yaml", is_recorded=True).publishing.license == "cc-by-nc-4.0"
 
 
 def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
@@ -518,7 +518,7 @@ def test_a_card_that_is_not_utf8(tmp_path):
 def test_the_template_reads_only_facts():
     template = (ROOT / "model_cards" / "template.md").read_text(encoding="utf-8")
     names = meta.find_undeclared_variables(Environment().parse(template))
-    assert names - {field.name for field in fields(CardFacts)} == {"card_data", "in_table"}
+    assert names - {field.name for field in fields(CardContext)} == {"card_data", "in_table"}
 
 
 def test_parameters_are_counted_once(tiny_checkpoint):

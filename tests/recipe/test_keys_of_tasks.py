@@ -78,7 +78,7 @@ def test_a_record_with_the_sides_of_a_batch_is_read(load, tmp_path):
     content["tokenizer"]["bpe_dropout"] = 0.0
     path = tmp_path / "record.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
-    assert load_recipe(path, is_record=True) == recipe
+    assert load_recipe(path, is_recorded=True) == recipe
     with pytest.raises(
         ValueError, match="^`tokenizer.bpe_dropout` belongs to `task: translation`, but is 0.0 in"
     ):

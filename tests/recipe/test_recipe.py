@@ -13,7 +13,7 @@ from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.data_record import data_record
 from vaswani_hf.recipe.licenses import data_license
-from vaswani_hf.recipe.loading import readable_record
+from vaswani_hf.recipe.loading import try_load_recorded_recipe
 from vaswani_hf.recipe.published import published_recipe
 from vaswani_hf.settings.sections import MODEL_KEYS, DecodingSettings
 
@@ -202,7 +202,7 @@ def test_a_record_is_read_where_a_tokenizer_of_sacrebleu_is_missing(recipe_file)
         ValueError, match="`evaluation.tokenize` is 'ja-mecab', which needs a package or a file"
     ):
         load_recipe(path)
-    assert readable_record(path).evaluation.tokenize == "ja-mecab"
+    assert try_load_recorded_recipe(path).evaluation.tokenize == "ja-mecab"
 
 
 def test_numbers_with_exponents_are_numbers(loaded):
@@ -236,14 +236,20 @@ WRONG = {
     "--max_steps=[1": "`--max_steps` ... YAML ... '[1' ... close its brackets",
     "--frozen=[encoder": "`--frozen` ... YAML ... '[encoder'",
     "--init_from={}": "`model.init_from` must name a model",
-    "--d_model=-4": "`d_model` must be a positive integer, but is -4",
+    "--d_model=-4": "`model.d_model` must be a positive integer, but is -4",
+    "--d_model=abc": "`model.d_model` must be a positive integer, but is 'abc'",
+    "--d_k=0": "`model.d_k` must be a positive integer or null, but is 0",
+    "--dropout=1": "`model.dropout` must be a number from 0 up to, but not including, 1, but is 1",
+    "--norm_position=middle": '`model.norm_position` must be "post" or "pre", but is \'middle\'',
+    "--attention_score=cosine": "`model.attention_score` must be ... 'cosine'; to use an added name, import its Python file",
+    "--d_model=7": "`model.d_model` must be a multiple of `model.encoder_attention_heads` ... 7 is no multiple",
     "--seed": "`--seed` needs a value",
     "--seed=99999999999": "`seed` must be less than 4294967296",
     "--seed=1 --seed=2": "`--seed` is given twice",
     "--normalization=NFX": "`tokenizer.normalization` must be 'NFC' or 'NFKC'",
     "--vocab_size=100": "`tokenizer.vocab_size` must be 260 or more",
     "--top_k=5": "`decoding.top_k` is a setting of sampling and must come with `decoding.do_sample`",
-    "--early_stopping=always": "`decoding.early_stopping` must be true or false or 'never', but is 'always'",
+    "--early_stopping=always": "`decoding.early_stopping` must be true, false or \"never\", but is 'always'",
     "--length_penalty=.nan": "`decoding.length_penalty` must be a finite number",
     "--max_length_ratio=0.5": "`data.max_length_ratio` must be 1 or more",
     "--lowercase=true": "`--tokenizer.lowercase` or `--evaluation.lowercase`",

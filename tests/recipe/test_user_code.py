@@ -51,13 +51,13 @@ def test_a_record_never_executes_its_file(recipe, tmp_path):
     for text in (loaded.to_yaml(), published_recipe(loaded).to_yaml()):
         recorded.write_text(text)
         (tmp_path / "folder" / "mine.py").write_text("raise SystemExit")
-        assert load_recipe(recorded, is_record=True).model.attention_score == "Mine"
+        assert load_recipe(recorded, is_recorded=True).model.attention_score == "Mine"
     assert published_recipe(loaded).model.code == "mine.py"
     # Another process gets the recipe without executing the file.
     assert pickle.loads(pickle.dumps(loaded)) == loaded
     ATTENTIONS.classes.pop("Mine")
-    with pytest.raises(ValueError, match="but is 'Mine'; import the Python file that adds 'Mine'"):
-        load_recipe(recorded, is_record=True)
+    with pytest.raises(ValueError, match="but is 'Mine'; to use an added name, import its Python file"):
+        load_recipe(recorded, is_recorded=True)
 
 
 def test_a_resumed_run_may_name_another_file(recipe, tmp_path):
@@ -105,7 +105,7 @@ def test_train_and_translate_with_the_file(recipe, few_numbers, tmp_path, vaswan
     assert (run / "mine.py").is_file()
     ATTENTIONS.classes.pop("Mine")
     code, _, message = vaswani("translate", run, "--text", "seven")
-    assert code == 2 and "but is 'Mine'; import the Python file that adds 'Mine'" in message
+    assert code == 2 and "but is 'Mine'; to use an added name, import its Python file" in message
     code = ("--code", run / "mine.py")
     assert vaswani("translate", run, "--text", "seven", *code)[0] == 0
     (tmp_path / "texts").write_text("seven\nsix\nfive\n")

@@ -15,9 +15,9 @@ from .files import MANIFEST_FILE, write_whole
 
 
 def write_manifest(
-    folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None
+    folder: Path, metadata: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None
 ) -> None:
-    """Write the manifest of `files`, by default of all files in the folder. `facts` are additional entries."""
+    """Write the manifest of `files`, by default of all files in the folder. `metadata` are additional entries."""
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
@@ -27,13 +27,13 @@ def write_manifest(
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-    write_whole(folder / MANIFEST_FILE, manifest(files, facts).decode())
+    write_whole(folder / MANIFEST_FILE, manifest(files, metadata).decode())
 
 
-def manifest(files: Mapping[str, Path | bytes], facts: Mapping[str, Any]) -> bytes:
-    """Return a manifest of `files` as JSON. `facts` are additional entries of the manifest."""
+def manifest(files: Mapping[str, Path | bytes], metadata: Mapping[str, Any]) -> bytes:
+    """Return a manifest of `files` as JSON. `metadata` are additional entries of the manifest."""
     described = {name: describe(file) for name, file in sorted(files.items()) if name != MANIFEST_FILE}
-    return _with_hash({**facts, "files": described})
+    return _with_hash({**metadata, "files": described})
 
 
 def _with_hash(content: dict[str, Any]) -> bytes:
@@ -65,7 +65,7 @@ def describe(file: Path | bytes) -> dict[str, Any]:
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:
-    """Return the entries of a manifest except `files`: the argument `facts` of `write_manifest`."""
+    """Return the entries of a manifest except `files`: the argument `metadata` of `write_manifest`."""
     return {name: value for name, value in read_manifest(folder).items() if name != "files"}
 
 

@@ -15,17 +15,24 @@ from ..settings.base import explain_invalid
 from .files import RESULTS_FILE, finite, write_whole
 
 
-class Record(BaseModel):
-    """Base class of `Results`, of its parts, and of the results that `vaswani evaluate --json` prints. The
-    field names are the keys of the JSON object. A JSON object can have unknown keys, because a later version
-    of the package can write new keys.
+class JsonObject(BaseModel):
+    """Base class of the results that the package writes as JSON, such as the output of `vaswani evaluate
+    --json`. The field names are the keys of the JSON object.
     """
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     def as_json(self) -> dict[str, Any]:
         """Return a dict for JSON, without the fields that were never set."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+
+class Record(JsonObject):
+    """Base class of the JSON objects that the package reads from the files of a checkpoint, such as
+    results.json. A record can have unknown keys, because a later version of the package can write new keys.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from ..exit_codes import USAGE_ERROR
-from ..settings.base import facts_of
+from ..settings.base import properties_of
 from ..settings.names import suggestion
 from .options import Options, RecipeKeyOptions
 from .recipe_keys import RecipeKey, read_keys
@@ -123,7 +123,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
     """Add one argument for each field. The parsed namespace does not contain the options that are not given."""
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for name, field in options.command_line().items():
-        is_positional = facts_of(field).get("positional")
+        is_positional = properties_of(field).get("positional")
         kind = type_of_field(field)
         argument: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help_of(field).replace("%", "%%")}
         argument |= {"type": _reader_of(kind), "metavar": placeholder_of(field)}
@@ -134,8 +134,8 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
             argument |= {"nargs": "?", "const": True}
         elif is_positional and not field.is_required():
             argument["nargs"] = "?"
-        if "action" in facts_of(field):
-            argument["action"] = facts_of(field)["action"]
+        if "action" in properties_of(field):
+            argument["action"] = properties_of(field)["action"]
         group = groups[group_of(field)]
         if is_positional:
             group.add_argument(name, **argument)
@@ -145,12 +145,12 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
 
 def group_of(field: FieldInfo) -> str:
     """Return the title of the group in which the help lists an option."""
-    return facts_of(field).get("group", "input and output")
+    return properties_of(field).get("group", "input and output")
 
 
 def option_of(name: str, field: FieldInfo) -> str:
     """Return the name of a field on the command line: `--num_beams`, or `model` for a positional argument."""
-    settings = facts_of(field)
+    settings = properties_of(field)
     return name if settings.get("positional") else f"--{settings.get('option', name)}"
 
 
@@ -167,7 +167,7 @@ def placeholder_of(field: FieldInfo) -> str | None:
     kind = type_of_field(field)
     if get_origin(kind) is Literal:
         return "{" + ",".join(get_args(kind)) + "}"
-    return "true|false" if kind is bool else facts_of(field).get("metavar")
+    return "true|false" if kind is bool else properties_of(field).get("metavar")
 
 
 def _help_of(field: FieldInfo) -> str:

@@ -5,7 +5,7 @@ model. training/distillation.py describes the file that the command writes.
 from collections import Counter, deque
 from collections.abc import Iterator, Sized
 from contextlib import closing
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -14,25 +14,24 @@ from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import Request
 from .lines import CountedRequests, LineReport, json_line
 from .options import (
-    LANGUAGES,
-    SEARCH,
     EngineOptions,
+    LanguageOptions,
+    SearchOptions,
     WorkerOptions,
     check_different,
     on_command_line,
-    translation_options,
+    translation_option,
 )
 from .output import check_output, output_file
 from .train import RecipeOptions
 
-_SearchFields: Any = translation_options(
-    *SEARCH, *LANGUAGES, "repetition_guard", "num_return_sequences", "on_error"
-)
 
-
-class DistillOptions(_SearchFields, EngineOptions, WorkerOptions, RecipeOptions):
+class DistillOptions(SearchOptions, LanguageOptions, EngineOptions, WorkerOptions, RecipeOptions):
     """The options of `vaswani distill`."""
 
+    num_return_sequences: int | None = translation_option("num_return_sequences")
+    repetition_guard: bool = translation_option("repetition_guard")
+    on_error: Literal["fail", "skip"] = translation_option("on_error")
     teacher: list[str] = on_command_line(group="search", metavar="MODEL")
     """a checkpoint folder or a repository on the Hub; several teachers must have the same vocabulary, and
     their probabilities are averaged"""
@@ -83,12 +82,12 @@ def run(options: DistillOptions) -> None:
         can_resume=True,
     ) as file:
         finished = distillation.read_finished_part(options.output)
-        pairs, dataset_revision = distillation.training_pairs(recipe.data, recipe.seed, finished.record)
+        pairs, dataset_revision = distillation.training_pairs(recipe.data, recipe.seed, finished.metadata)
         file.keep(finished.size)
         header: dict[str, Any] = {}
         if not finished.size:
-            record = distillation.record_of_distillation(options.teacher, chosen, dataset_revision)
-            header = {"distillation": record}
+            metadata = distillation.metadata_of_distillation(options.teacher, chosen, dataset_revision)
+            header = {"distillation": metadata}
         counts = Counter[str]()
         for number, pair, translation in _translated(options, chosen, pairs, tag, finished.num_pairs):
             rows = []

@@ -30,24 +30,24 @@ def run(options: EnvOptions) -> None:
 
     from ..processor import capability, processor_name
 
-    facts = {"vaswani_hf": f"{__version__} ({Path(__file__).parents[1]})"}
-    facts["python"] = f"{platform.python_version()} on {platform.platform()}"
+    properties = {"vaswani_hf": f"{__version__} ({Path(__file__).parents[1]})"}
+    properties["python"] = f"{platform.python_version()} on {platform.platform()}"
     for name in _LIBRARIES:
-        facts[name] = _version_of(name)
+        properties[name] = _version_of(name)
     found = [name for name in ("avx2", "avx512_bf16", "amx_bf16", "bf16") if capability(name)]
-    facts["processor"] = f"{processor_name()}; {os.cpu_count()} cores"
-    facts["processor instructions"] = ", ".join(found) or "unknown"
-    facts["threads of torch"] = str(torch.get_num_threads())
+    properties["processor"] = f"{processor_name()}; {os.cpu_count()} cores"
+    properties["processor instructions"] = ", ".join(found) or "unknown"
+    properties["threads of torch"] = str(torch.get_num_threads())
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    facts["GPUs"] = ", ".join(gpus) or "none"
-    facts["CUDA of torch"] = str(torch.version.cuda or "none")
+    properties["GPUs"] = ", ".join(gpus) or "none"
+    properties["CUDA of torch"] = str(torch.version.cuda or "none")
     for name, value in sorted(os.environ.items()):
         if name.startswith(_VARIABLES):
             is_secret = any(word in name for word in _SECRETS)
             # Remove the user name and the password from a URL.
-            facts[name] = "(set, not shown)" if is_secret else re.sub(r"//[^/@]*@", "//…@", value)
-    for name, fact in facts.items():
-        print(f"{name}: {fact}")
+            properties[name] = "(set, not shown)" if is_secret else re.sub(r"//[^/@]*@", "//…@", value)
+    for name, value in properties.items():
+        print(f"{name}: {value}")
 
 
 def _version_of(library: str) -> str:

@@ -11,14 +11,14 @@ from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from .options import (
-    LANGUAGES,
-    SEARCH,
     CodeOptions,
     ComputingOptions,
+    LanguageOptions,
+    SearchOptions,
     check_different,
     check_file,
     on_command_line,
-    translation_options,
+    translation_option,
 )
 from .output import check_output, output_file, standard_output
 
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
     from ..recipe.recipe import Recipe
 
 _REMEDY = "free disk space and run the command again with another name"
-_TRANSLATING = ("quantization", *SEARCH, *LANGUAGES, "repetition_guard")
+_SEARCH = tuple(SearchOptions.model_fields)
+_TRANSLATING = ("quantization", *_SEARCH, *LanguageOptions.model_fields, "repetition_guard")
 _SCORING = ("tokenize", "lowercase", "split_compounds")
 _READ_BY_ALL = ("model", "revision", "code", "device", "dtype", "as_json")
 # Options that have no effect if every system is a file of translations. But `--device` has an effect with
 # `--comet`, because COMET computes on the device.
 _OF_MODELS = ("output", "device", "dtype", *_TRANSLATING)
-_SearchFields: Any = translation_options(*SEARCH, *LANGUAGES, "repetition_guard")
 
 
-class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
+class EvaluateOptions(SearchOptions, LanguageOptions, ComputingOptions, CodeOptions):
     """The options of `vaswani evaluate`. A system is a checkpoint folder, a repository on the Hub (user/name
     or user/name@revision), or a file of translations.
     """
 
+    repetition_guard: bool = translation_option("repetition_guard")
     # `model` is optional, because `--compare` alone can name all systems.
     model: str | None = on_command_line(None, positional=True)
     """a checkpoint folder, a repository on the Hub, or a file with translations or trees to score"""
@@ -337,11 +338,11 @@ def _scoring(options: EvaluateOptions, systems: "list[System]") -> _Scoring:
     """Return the scoring options. The options of the user take precedence over the recipes."""
     from ..checkpoint.files import recipe_file
     from ..evaluation.bleu import RECIPE_KEYS, recipe_note, scoring_of_recipes
-    from ..recipe.loading import readable_record
+    from ..recipe.loading import try_load_recorded_recipe
 
     recipes = {}
     for system in systems:
-        recipe = None if system.folder is None else readable_record(recipe_file(system.folder))
+        recipe = None if system.folder is None else try_load_recorded_recipe(recipe_file(system.folder))
         if recipe is not None:
             recipes[system.name] = recipe
     given = options.model_dump(include=set(RECIPE_KEYS), exclude_unset=True)
@@ -417,7 +418,7 @@ _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
 # model or one file of translations.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
-    "trees": _Kind(("quantization", *SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),
+    "trees": _Kind(("quantization", *_SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),
     "calibration": _Kind(_ON_TEST_SET, EvaluateOptions.check_translations, _calibrate),
     "robustness": _Kind(
         (*_ON_TEST_SET, *_SCORING, "compare"), EvaluateOptions.check_translations, _score_robustness

@@ -66,7 +66,7 @@ def run(options: FiguresOptions) -> None:
         texts = list(read_lines(options.texts))
         refuse_blank(texts, "--texts", options.texts)
     training = None if recipe is None else recipe.training
-    record = read_run(folder, training, translator.model.config.d_model)
+    run_log = read_run(folder, training, translator.model.config.d_model)
     language = (recorded_languages(folder) or ("", ""))[0]
     draw_figures(
         translator,
@@ -77,5 +77,5 @@ def run(options: FiguresOptions) -> None:
         least_distance=options.least_distance,
         text=options.text,
         layer=options.layer,
-        record=record,
+        run_log=run_log,
     )

@@ -2,21 +2,18 @@
 
 import logging
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
-from .options import SCORING, DeviceOptions, ModelOptions, OnlyOnce, on_command_line, translation_options
+from .options import BeamSearchOptions, DeviceOptions, ModelOptions, OnlyOnce, on_command_line
 from .output import check_output
 
 logger = logging.getLogger(__name__)
 
-_SEARCH = ("num_beams", "max_new_tokens", *(name for name in SCORING if name != "tokens_per_batch"))
-_SearchFields: Any = translation_options(*_SEARCH)
 
-
-class LookOptions(_SearchFields, DeviceOptions, ModelOptions):
+class LookOptions(BeamSearchOptions, DeviceOptions, ModelOptions):
     """The options of `vaswani look`."""
 
     text: str = on_command_line(action=OnlyOnce)

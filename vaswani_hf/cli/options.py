@@ -3,8 +3,10 @@
 Each command has a class derived from `Options`. Each field is an option, and the string below the field is
 the help text. A validator of the class checks options that depend on each other, and the files that the
 options name. The function `run` of the command makes only the checks that need a model, a recipe or a
-repository. The translation options of the commands are the fields of `SearchSettings` and
-`TranslationOptions`, so that `Translator` and the pipeline have the same options.
+repository. The translation options have the defaults, the rules and the help texts of the dataclasses
+`SearchSettings` and `TranslationOptions`, because `Translator` and the pipeline have the same options. The
+dataclasses are in model/, which cannot declare pydantic classes: the files of model/ are saved with
+checkpoints and run without pydantic.
 """
 
 import argparse
@@ -15,27 +17,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 
-from pydantic import ConfigDict, create_model, model_validator
+from pydantic import ConfigDict, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
+from ..model.checks_vaswani import rule_of
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import SCORE_SETTINGS, SearchSettings, TranslationOptions, check_sampling
-from ..settings.base import NO_DOCSTRINGS, Settings, field_with_facts
-
-# The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
-_DECLARED_OPTIONS = {
-    field.name: field
-    for kind in (SearchSettings, TranslationOptions)
-    for field in dataclasses.fields(kind)
-    if field.metadata["command_line"]
-}
-_SEARCH_NAMES = {field.name for field in dataclasses.fields(SearchSettings)}
-# The options of `vaswani score`: the search settings that change a score, and the batch size.
-SCORING = ("tokens_per_batch", *SCORE_SETTINGS)
-# The options for a model of several languages: the source language and the target language of the texts.
-LANGUAGES = ("src_lang", "tgt_lang")
-# The search options of a command that needs only one translation of each sentence.
-SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b", "no_repeat_ngram_size")
+from ..model.inputs_vaswani import SearchSettings, TranslationOptions, check_sampling
+from ..settings.base import Settings, check_with_rule, field_with_properties
 
 
 class Options(Settings):
@@ -79,15 +67,16 @@ def on_command_line(
     *,
     gt: float | None = None,
     ge: float | None = None,
+    lt: float | None = None,
     le: float | None = None,
     description: str | None = None,
     **settings: Unpack[CommandLine],
 ) -> Any:
-    """Declare a field of an options class with its option on the command line. `gt` is an exclusive limit. By
-    default, the help text is the docstring below the field. If `description` is given, `description` is the
-    help text.
+    """Declare a field of an options class with its option on the command line. `gt` and `lt` are exclusive
+    limits. By default, the help text is the docstring below the field. If `description` is given,
+    `description` is the help text.
     """
-    return field_with_facts(default, settings, gt=gt, ge=ge, le=le, description=description)
+    return field_with_properties(default, settings, gt=gt, ge=ge, lt=lt, le=le, description=description)
 
 
 class OnlyOnce(argparse.Action):
@@ -117,7 +106,50 @@ def check_different(option: str, names: Sequence[str]) -> None:
         places.add(place)
 
 
-class _CheckedOptions(Options):
+# The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
+_DECLARED_OPTIONS = {
+    field.name: field
+    for kind in (SearchSettings, TranslationOptions)
+    for field in dataclasses.fields(kind)
+    if field.metadata["command_line"]
+}
+_SEARCH_NAMES = {field.name for field in dataclasses.fields(SearchSettings)}
+# Maps an option to the help text about its default. The default of every other search option is the value in
+# the checkpoint.
+_OTHER_DEFAULTS = {
+    "num_beams": "the number in generation_config.json of the checkpoint, or 4 if the file has no number"
+}
+
+
+def translation_option(name: str) -> Any:
+    """Declare the option `name` of a command with the default and the help text of the field `name` of
+    `SearchSettings` or `TranslationOptions`. The class of the options must derive from `TranslationFields`.
+
+    If a search setting is not given, its value is None, and the command uses the value in the generation
+    config of the checkpoint.
+    """
+    field = _DECLARED_OPTIONS[name]
+    default = field.default
+    description = field.metadata["help"]
+    if name in _SEARCH_NAMES:
+        default = None
+        description += f"; by default {_OTHER_DEFAULTS.get(name, 'the value in the checkpoint')}"
+    return on_command_line(
+        default,
+        **rule_of(field).limits,
+        description=description,
+        group=field.metadata["group"],
+    )
+
+
+class TranslationFields(Options):
+    """Base class of the classes with translation options. Checks the values of these options."""
+
+    @field_validator(*_DECLARED_OPTIONS, mode="before", check_fields=False)
+    @classmethod
+    def _check_with_rule(cls, value: Any, info: ValidationInfo) -> Any:
+        return check_with_rule(rule_of(_DECLARED_OPTIONS[str(info.field_name)]), value)
+
     @model_validator(mode="after")
     def _check_search(self) -> Self:
         settings = self.translation_settings()
@@ -137,40 +169,40 @@ class _CheckedOptions(Options):
         return {name: value for name, value in values.items() if value is not None}
 
 
-# Maps an option to the help text about its default. The default of every other search option is the value in
-# the checkpoint.
-_OTHER_DEFAULTS = {
-    "num_beams": "the number in generation_config.json of the checkpoint, or 4 if the file has no number"
-}
+class PenaltyOptions(TranslationFields):
+    """The search settings that change the score of a translation."""
+
+    length_penalty: float | None = translation_option("length_penalty")
+    length_penalty_type: Literal["gnmt", "power"] | None = translation_option("length_penalty_type")
+    coverage_penalty: float | None = translation_option("coverage_penalty")
 
 
-def translation_options(*names: str) -> Any:
-    """Create an options class with the given translation options, by default with all translation options.
+class BatchOptions(TranslationFields):
+    """The option for the size of a batch."""
 
-    The fields are copied from dataclasses in model/, so that each option is declared only once. model/ cannot
-    declare pydantic classes, because the files of model/ are saved with checkpoints and run without pydantic.
-    """
-    fields: dict[str, Any] = {}
-    for name in names or _DECLARED_OPTIONS:
-        field = _DECLARED_OPTIONS[name]
-        rule = field.metadata["rule"]
-        value_type: Any = field.type
-        default = field.default
-        description = field.metadata["help"]
-        if name in _SEARCH_NAMES:
-            # If the value is None, the command uses the value in the generation config of the checkpoint.
-            default = None
-            description += f"; by default {_OTHER_DEFAULTS.get(name, 'the value in the checkpoint')}"
-        option = on_command_line(
-            default,
-            gt=rule.above,
-            ge=rule.least,
-            le=rule.most,
-            description=description,
-            group=field.metadata["group"],
-        )
-        fields[name] = (value_type | None, option)
-    return create_model("TranslationFields", __base__=_CheckedOptions, __cls_kwargs__=NO_DOCSTRINGS, **fields)
+    tokens_per_batch: int = translation_option("tokens_per_batch")
+
+
+class BeamSearchOptions(PenaltyOptions):
+    """The options of a beam search."""
+
+    num_beams: int | None = translation_option("num_beams")
+    max_new_tokens: int | None = translation_option("max_new_tokens")
+
+
+class SearchOptions(BeamSearchOptions, BatchOptions):
+    """The search options of a command that needs only one translation of each sentence."""
+
+    max_length_a: float | None = translation_option("max_length_a")
+    max_length_b: int | None = translation_option("max_length_b")
+    no_repeat_ngram_size: int | None = translation_option("no_repeat_ngram_size")
+
+
+class LanguageOptions(TranslationFields):
+    """The source language and the target language of the texts, for a model of several languages."""
+
+    src_lang: str | None = translation_option("src_lang")
+    tgt_lang: str | None = translation_option("tgt_lang")
 
 
 class RecipeKeyOptions(Options):

@@ -1,14 +1,9 @@
 """Defines `vaswani parse`, the command that writes the tree of each sentence on one line."""
 
-from typing import Any
-
-from .options import SCORING, translation_options
 from .texts import TextOptions, make_translation_options, read_requests, text_request, translate_texts
 
-_SearchFields: Any = translation_options(*SCORING, "num_beams", "max_new_tokens", "window", "on_error")
 
-
-class ParseOptions(_SearchFields, TextOptions):
+class ParseOptions(TextOptions):
     """The options of `vaswani parse`."""
 
 

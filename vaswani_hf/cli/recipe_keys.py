@@ -54,8 +54,8 @@ def describe_all_keys() -> str:
     """Describe all keys of a recipe, section by section."""
     blocks = []
     for name, key in read_keys().items():
-        facts = {"default": key.default, "unit": key.unit, "range": key.range}
-        given = [f"{fact}: {text}" for fact, text in facts.items() if text]
+        properties = {"default": key.default, "unit": key.unit, "range": key.range}
+        given = [f"{name}: {text}" for name, text in properties.items() if text]
         lines = [f"{name}  ({'; '.join([key.type, *given])})"]
         lines += textwrap.wrap(key.meaning, _WIDTH, initial_indent="    ", subsequent_indent="    ")
         blocks.append("\n".join(lines))
@@ -78,9 +78,9 @@ def describe_key(name: str) -> str:
 
 def _describe(place: str, key: RecipeKey) -> str:
     lines = [place]
-    for fact in ("type", "default", "unit", "range", "meaning"):
-        indent = f"  {fact:<9}"
-        text = getattr(key, fact) or "none"
+    for name in ("type", "default", "unit", "range", "meaning"):
+        indent = f"  {name:<9}"
+        text = getattr(key, name) or "none"
         lines += textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent))
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """Defines `vaswani score`, the command that computes the log-probabilities of given translations."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -9,25 +9,25 @@ from ..data.lines import check_equally_many, decode_line, read_raw_lines
 from ..model.requests_vaswani import InvalidInput, try_parse
 from .lines import LineReport, count_lines, translation_as_json
 from .options import (
-    LANGUAGES,
-    SCORING,
+    BatchOptions,
     EnsembleOptions,
     InferenceOptions,
+    LanguageOptions,
+    PenaltyOptions,
     check_file,
     on_command_line,
-    translation_options,
+    translation_option,
 )
 from .output import check_output, standard_output
 
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
 
-_ScoringFields: Any = translation_options(*SCORING, *LANGUAGES, "on_error")
 
-
-class ScoreOptions(_ScoringFields, InferenceOptions, EnsembleOptions):
+class ScoreOptions(PenaltyOptions, BatchOptions, LanguageOptions, InferenceOptions, EnsembleOptions):
     """The options of `vaswani score`."""
 
+    on_error: Literal["fail", "skip"] = translation_option("on_error")
     source: str
     """a file with one source sentence per line (plain or .gz)"""
     target: str

@@ -4,7 +4,7 @@ import ipaddress
 import os
 import sys
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,25 +15,24 @@ from ..serving.limits import Limits
 from ..serving.server import API_KEY, listening_socket, run_server
 from ..version import are_installed, install_command
 from .options import (
-    SEARCH,
     CodeOptions,
     EngineOptions,
     InferenceOptions,
+    SearchOptions,
     check_different,
     check_file,
     on_command_line,
-    translation_options,
+    translation_option,
 )
 
 if TYPE_CHECKING:
     from ..serving.service import Service
 
-_SearchFields: Any = translation_options(*SEARCH, "min_confidence")
 
-
-class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, Limits):
+class ServeOptions(SearchOptions, InferenceOptions, EngineOptions, CodeOptions, Limits):
     """The options of `vaswani serve`."""
 
+    min_confidence: float | None = translation_option("min_confidence")
     models: list[str] = on_command_line(positional=True, metavar="MODEL")
     """checkpoint folders or repositories on the Hub; each model must have a different pair of languages"""
     languages: list[str] = on_command_line([], metavar="SOURCE:TARGET")

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -19,7 +19,17 @@ from .lines import (
     is_terminal,
     translation_as_json,
 )
-from .options import EnsembleOptions, InferenceOptions, OnlyOnce, WorkerOptions, check_file, on_command_line
+from .options import (
+    BatchOptions,
+    BeamSearchOptions,
+    EnsembleOptions,
+    InferenceOptions,
+    OnlyOnce,
+    WorkerOptions,
+    check_file,
+    on_command_line,
+    translation_option,
+)
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
 
 if TYPE_CHECKING:
@@ -32,9 +42,11 @@ ReadRequest = Callable[[bytes, int, str], Request]
 CheckRequest = Callable[[Request], Request]
 
 
-class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
-    """The options for the input and the output of `vaswani translate` and `vaswani parse`."""
+class TextOptions(BeamSearchOptions, BatchOptions, InferenceOptions, WorkerOptions, EnsembleOptions):
+    """The options that `vaswani translate` and `vaswani parse` share."""
 
+    window: int = translation_option("window")
+    on_error: Literal["fail", "skip"] = translation_option("on_error")
     text: str | None = on_command_line(None, action=OnlyOnce)
     """read this text instead of standard input"""
     input: str | None = None
@@ -95,7 +107,7 @@ class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
         return "`--text`" if self.text is not None else self.input or "standard input"
 
 
-def make_translation_options(options: Any, **more: Any) -> TranslationOptions:
+def make_translation_options(options: TextOptions, **more: Any) -> TranslationOptions:
     """Create the translation options. If the user types the texts, the default `window` is one text."""
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and options.is_typed:

@@ -17,7 +17,7 @@ from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import LINE_ERRORS, Request, check_text, try_parse
 from ..version import are_installed, install_command
 from .lines import CountedRequests, LineReport
-from .options import EngineOptions, check_file, translation_options
+from .options import EngineOptions, LanguageOptions, SearchOptions, check_file, translation_option
 from .output import output_file, standard_input, standard_output
 from .texts import (
     CheckRequest,
@@ -36,12 +36,21 @@ if TYPE_CHECKING:
 # catalogues and templates without an additional library.
 _LIBRARIES = {"markdown": "markdown_it", "srt": "srt"}
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
-_TranslationFields: Any = translation_options()
 
 
-class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
+class TranslateOptions(SearchOptions, LanguageOptions, EngineOptions, TextOptions):
     """The options of `vaswani translate`."""
 
+    num_return_sequences: int | None = translation_option("num_return_sequences")
+    split_sentences: bool = translation_option("split_sentences")
+    repetition_guard: bool = translation_option("repetition_guard")
+    glossary: str | None = translation_option("glossary")
+    min_confidence: float | None = translation_option("min_confidence")
+    do_sample: bool | None = translation_option("do_sample")
+    temperature: float | None = translation_option("temperature")
+    top_k: int | None = translation_option("top_k")
+    top_p: float | None = translation_option("top_p")
+    seed: int | None = translation_option("seed")
     input_format: Literal["text", "json", "html", "markdown", "srt", "po", "template"] = "text"
     """the format of the input; with json, each line is an object such as {"text": …, "target_prefix": …,
     "must_contain": [phrase, …]}; html, markdown, srt (subtitles) and po (gettext) are documents whose markup stays

@@ -25,7 +25,7 @@ from ..checkpoint.tokenizers import Tokenizers, load_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..model.tokenizing_vaswani import check_tokenizers
 from ..publish.model_card import model_card
-from ..recipe.loading import readable_record
+from ..recipe.loading import try_load_recorded_recipe
 from ..recipe.published import published_recipe
 from ..settings.data import last_part
 from ..settings.names import alternatives
@@ -118,7 +118,7 @@ def write_model(
     """Write a checkpoint in another format. Return a line about the largest difference between outputs."""
     compared = entry.export(checkpoint.model, checkpoint.tokenizers, folder, quantization)
     if entry.keeps_records:
-        recipe = readable_record(recipe_file(checkpoint.folder))
+        recipe = try_load_recorded_recipe(recipe_file(checkpoint.folder))
         if recipe is not None:
             # `vaswani distill` reads the languages from the recipe. Shorten the paths in the recipe, because
             # full paths can be private.

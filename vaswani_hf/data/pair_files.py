@@ -56,20 +56,20 @@ def existing_pair_files(given: Files, key: str) -> list[str]:
     return paths
 
 
-def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return the record that `vaswani distill` has written into the first line of each file. For a file
-    without a record of `vaswani distill`, the list contains an empty dict.
+def distillation_metadata(files: list[str]) -> list[dict[str, Any]]:
+    """Return the metadata that `vaswani distill` has written into the first line of each file. For a file
+    without metadata of `vaswani distill`, the list contains an empty dict.
     """
-    records = []
+    found = []
     try:
         for path in existing_pair_files(files, "pairs_file") if files else []:
             first_row = next(_read_json(path), {}) if path.endswith(".jsonl") else {}
-            record = first_row.get("distillation")
-            records.append(record if isinstance(record, dict) else {})
+            metadata = first_row.get("distillation")
+            found.append(metadata if isinstance(metadata, dict) else {})
     except (OSError, ValueError):
         # Ignore a file that cannot be read, because `load_pairs` raises an error for the file later.
         return []
-    return records
+    return found
 
 
 def read_pairs(

@@ -14,7 +14,7 @@ import torch
 from sacrebleu.metrics.chrf import CHRF
 
 from ..checkpoint.files import CALIBRATION_FILE, CALIBRATION_PICTURE, write_whole
-from ..checkpoint.results import Record
+from ..checkpoint.results import JsonObject
 from ..model.errors_vaswani import InvalidValueError
 from ..model.translations_vaswani import Translation
 from ..translation.calibration import Calibration, features_of, load_calibration
@@ -29,7 +29,7 @@ _WEIGHT_DECAY = 1e-3
 FEWEST_SENTENCES = 100
 
 
-class CurvePoint(Record):
+class CurvePoint(JsonObject):
     """The translations whose estimated probabilities are in one bin of the reliability curve.
 
     Attributes:
@@ -42,7 +42,7 @@ class CurvePoint(Record):
     sentences: int
 
 
-class Reliability(Record):
+class Reliability(JsonObject):
     """The reliability of a calibration on a test set.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest
 
-from ..checkpoint.results import Record
+from ..checkpoint.results import JsonObject
 from ..model.errors_vaswani import InvalidValueError
 from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, is_zero_for_short_texts
 from .comet import comet_scores_or_error
@@ -42,7 +42,7 @@ _BASELINE = " (baseline)"
 Systems = Mapping[str, Sequence[str]]
 
 
-class Score(Record):
+class Score(JsonObject):
     """The BLEU, chrF or COMET of a system. The field `score` of COMET is the mean of all sentences.
 
     Attributes:
@@ -64,7 +64,7 @@ class Score(Record):
 ScoresByMetric = dict[str, dict[str, Score]]
 
 
-class SystemRow(Record):
+class SystemRow(JsonObject):
     """The scores of a system on all sentences, or on the sentences of a length bucket.
 
     Attributes:
@@ -80,7 +80,7 @@ class SystemRow(Record):
     comet: Score | None = None
 
 
-class LengthBucket(Record):
+class LengthBucket(JsonObject):
     """The scores on the sentences with similar source lengths. `words` is the range of the source lengths in
     words, such as "11-20".
     """
@@ -90,7 +90,7 @@ class LengthBucket(Record):
     systems: list[SystemRow]
 
 
-class Comparison(Record):
+class Comparison(JsonObject):
     """The scores of several systems on one test set.
 
     Attributes:

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from ..checkpoint.results import Record
+from ..checkpoint.results import JsonObject
 from ..data.batching import PairCollator
 from ..model.backend_vaswani import language_token
 from ..model.inputs_vaswani import TranslationOptions
@@ -24,7 +24,7 @@ from .bleu import score_translations
 logger = logging.get_logger(__name__)
 
 
-class Measurements(Record):
+class Measurements(JsonObject):
     """The loss of a model on a test set, the number of sentences, and the time of the translation.
 
     Attributes:

@@ -4,13 +4,13 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..checkpoint.results import Record
+from ..checkpoint.results import JsonObject
 from .comet import comet_scores_or_error
 from .evaluate import Measurements, translate_and_measure
 from .systems import Report, System, TestSet
 
 
-class SystemScores(Record):
+class SystemScores(JsonObject):
     """The scores of one system on a test set.
 
     Attributes:

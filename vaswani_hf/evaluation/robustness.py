@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from ..checkpoint.results import Record
+from ..checkpoint.results import JsonObject
 from ..data.perturbations import PERTURBATIONS, PLACEHOLDER, Perturbation
 from .bleu import score_translations
 from .evaluate import translate_test_set
@@ -23,7 +23,7 @@ CLEAN = "clean"
 _PLACEHOLDERS = "placeholders"
 
 
-class PerturbedScores(Record):
+class PerturbedScores(JsonObject):
     """The scores of a system on the test set or on a changed copy.
 
     Attributes:
@@ -40,14 +40,14 @@ class PerturbedScores(Record):
     placeholders_kept: float | None = None
 
 
-class SystemRobustness(Record):
+class SystemRobustness(JsonObject):
     """The scores of a system on the original test set ("clean"), and on each changed copy of the test set."""
 
     system: str
     scores: dict[str, PerturbedScores]
 
 
-class Robustness(Record):
+class Robustness(JsonObject):
     """The scores of systems on a test set and on its changed copies.
 
     Attributes:

@@ -1,7 +1,8 @@
 """Rules for the values of options and config fields, and other functions that check input from users.
 
 A `Rule` decides whether a value is possible, and describes the possible values in error messages. Each option
-in inputs_vaswani and each field of `VaswaniConfig` has a rule.
+in inputs_vaswani and each field of `VaswaniConfig` has a rule. The recipe and the command line check their
+values with the same rules, see `checked_by` in settings/base.py.
 
 This file imports neither torch nor transformers, because the command `vaswani` reads its arguments before the
 slow import of torch and transformers.
@@ -9,11 +10,14 @@ slow import of torch and transformers.
 This file is saved with every checkpoint because the config and the search check values with this file.
 """
 
+import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, TypedDict, Union, Unpack, get_args, get_origin
 
 from .errors_vaswani import InvalidValueError
 
@@ -38,6 +42,27 @@ def is_int(value: Any, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+class Limits(TypedDict, total=False):
+    """The limits of a number, with the names that pydantic uses."""
+
+    gt: float
+    """An exclusive lower limit."""
+    ge: float
+    """The smallest possible number."""
+    lt: float
+    """An exclusive upper limit."""
+    le: float
+    """The largest possible number."""
+
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+}
+
+
 @dataclass(frozen=True)
 class Rule:
     """Describes which values an option or a config field can have.
@@ -45,58 +70,43 @@ class Rule:
     Attributes:
         accepts: Returns True if the rule allows the value.
         words: The words that follow "must be" in an error message.
-        least: The smallest possible number, or None without a limit.
-        above: An exclusive lower limit, or None without a limit.
-        most: The largest possible number, or None without a limit.
+        limits: The limits of a number.
+        remedy: The end of an error message, such as "; install the library".
     """
 
     accepts: Callable[[Any], bool]
     words: str
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    remedy: str = ""
 
-    def check(self, name: str, value: Any, remedy: str = "") -> None:
-        """If the rule does not allow `value`, raise an error with `name` in the message. `remedy` is the end
-        of the message.
-        """
+    def check(self, name: str, value: Any) -> None:
+        """If the rule does not allow `value`, raise an error with `name` in the message."""
         if not self.accepts(value):
-            raise InvalidValueError(f"`{name}` must be {self.words}, but is {value!r}{remedy}.")
+            raise InvalidValueError(f"`{name}` must be {self.words}, but is {value!r}{self.remedy}.")
 
 
-def an_integer(words: str, *, least: int, most: int | None = None) -> Rule:
-    """Return the rule for an integer (not a bool) of at least `least` and at most `most`."""
-    return Rule(
-        lambda value: is_int(value, least) and (most is None or value <= most),
-        words,
-        least=least,
-        most=most,
-    )
+def a_number(words: str, **limits: Unpack[Limits]) -> Rule:
+    """Return a `Rule` that accepts finite numbers (not a bool) within the limits."""
+    return Rule(lambda value: _is_within(value, limits), words, limits)
 
 
-def a_number(
-    words: str,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    below: float = math.inf,
-    most: float | None = None,
-    whole: bool = False,
-) -> Rule:
-    """Return a `Rule` that accepts finite numbers. The limits `above` and `below` are exclusive."""
+def an_integer(words: str, *, accepts_float: bool = False, **limits: Unpack[Limits]) -> Rule:
+    """Return a `Rule` that accepts integers (not a bool) within the limits. If `accepts_float` is True, the
+    rule also accepts a float without a fraction, such as 50.0.
+    """
 
     def accepts(value: Any) -> bool:
-        return (
-            isinstance(value, (int, float))
-            and not isinstance(value, bool)
-            and -math.inf < value < below
-            and (least is None or value >= least)
-            and (above is None or value > above)
-            and (most is None or value <= most)
-            and (not whole or value == int(value))
-        )
+        is_integer = isinstance(value, int) or accepts_float
+        return is_integer and _is_within(value, limits) and value == int(value)
 
-    return Rule(accepts, words, least=least, above=above, most=most)
+    return Rule(accepts, words, limits)
+
+
+def _is_within(value: Any, limits: Limits) -> bool:
+    """Return True for a finite number (not a bool) within the limits."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not -math.inf < value < math.inf:
+        return False
+    return all(_COMPARISONS[name](value, limit) for name, limit in limits.items())
 
 
 def one_of(*choices: Any) -> Rule:
@@ -112,10 +122,46 @@ def one_of(*choices: Any) -> Rule:
 
 def or_none(rule: Rule) -> Rule:
     """Return a rule that accepts None and all values that `rule` accepts."""
-    return Rule(lambda value: value is None or rule.accepts(value), f"{rule.words} or None")
+    return dataclasses.replace(
+        rule,
+        accepts=lambda value: value is None or rule.accepts(value),
+        words=f"{rule.words} or None",
+    )
 
 
 ANYTHING = Rule(lambda value: True, "any value")
-A_SWITCH = Rule(lambda value: isinstance(value, bool), "True or False")
-A_SIZE = an_integer("a positive integer", least=1)
-A_COUNT = an_integer("an integer of 0 or more", least=0)
+A_SIZE = an_integer("a positive integer", ge=1)
+A_COUNT = an_integer("an integer of 0 or more", ge=0)
+
+
+def rule_of(field: dataclasses.Field) -> Rule:
+    """Return the rule for the values of a dataclass field: the rule in its metadata, or else the rule for its
+    type. The types bool and `Literal` permit a list of values, and other types permit any value.
+    """
+    rule = field.metadata["rule"]
+    if rule is not None:
+        return rule
+    choices = _choices_of(field.type)
+    return one_of(*choices) if choices else ANYTHING
+
+
+def _choices_of(kind: Any) -> list[Any]:
+    """Return all values of a type such as `Literal["a", "b"] | None`, or an empty list for a type with an
+    unlimited number of values.
+    """
+    choices: list[Any] = []
+    for member in union_members(kind):
+        if member is bool:
+            choices += [True, False]
+        elif member is NoneType:
+            choices.append(None)
+        elif get_origin(member) is Literal:
+            choices += get_args(member)
+        else:
+            return []
+    return choices
+
+
+def union_members(kind: Any) -> tuple[Any, ...]:
+    """Return the members of a union such as `int | None`, or a tuple with `kind` itself if it is no union."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)

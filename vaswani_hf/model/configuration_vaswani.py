@@ -14,9 +14,9 @@ import inspect
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import Field, field, fields
+from dataclasses import Field, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_origin
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
@@ -24,20 +24,20 @@ from transformers.utils import is_torch_available, logging
 
 from .checks_vaswani import (
     A_SIZE,
-    A_SWITCH,
     PAPER_SYMBOLS,
     Rule,
     a_number,
+    an_integer,
     is_int,
     nearest_name,
-    one_of,
     or_none,
+    rule_of,
+    union_members,
 )
 from .errors_vaswani import InvalidValueError
 from .extension_vaswani import (
     ATTENTIONS,
     POSITION_ENCODINGS,
-    REGISTRIES,
     Registry,
     checked_value,
     fields_of_subclass,
@@ -66,18 +66,23 @@ def _is_activation(value: Any) -> bool:
 
 def _name_in(registry: Registry) -> Rule:
     names = ", ".join(f'"{name}"' for name in registry.built_in)
-    return Rule(registry.accepts, f"{names} or a name that `{registry.function}` has added")
+    return Rule(
+        registry.accepts,
+        f"{names} or a name that `{registry.function}` has added",
+        remedy="; to use an added name, import its Python file, or name this file with `model.code` in a recipe "
+        "or `--code` on the command line",
+    )
 
 
-A_RATE = a_number("a number from 0 up to, but not including, 1", least=0, below=1)
-A_POSITIVE_NUMBER = a_number("a positive number", above=0)
-A_TOKEN_OR_NONE = or_none(Rule(is_int, "a token id (an integer of 0 or more)"))
+A_RATE = a_number("a number from 0 up to, but not including, 1", ge=0, lt=1)
+A_POSITIVE_NUMBER = a_number("a positive number", gt=0)
+A_TOKEN_OR_NONE = or_none(an_integer("a token id (an integer of 0 or more)", ge=0))
 TOKENS_OR_NONE = or_none(Rule(_are_ints, "a token id (an integer of 0 or more), a list of token ids"))
 AN_ACTIVATION = Rule(_is_activation, 'the name of an activation of transformers, such as "relu" or "gelu"')
 A_POSITION_ENCODING = _name_in(POSITION_ENCODINGS)
 A_SCORE = _name_in(ATTENTIONS)
-A_SCORE_OR_NONE = Rule(or_none(A_SCORE).accepts, f"{A_SCORE.words}, or None")
-AN_OFFSET = Rule(is_int, "an integer of 0 or more (tokens)")
+A_SCORE_OR_NONE = replace(or_none(A_SCORE), words=f"{A_SCORE.words}, or None")
+AN_OFFSET = an_integer("an integer of 0 or more (tokens)", ge=0)
 WINDOWS = Rule(
     lambda value: _are_ints(value, may_be_none=True),
     "an integer of 0 or more (tokens), a list with one entry per layer or None",
@@ -88,7 +93,7 @@ ALWAYS_TRUE = Rule(lambda value: value is True, "True, because the model always 
 def config_field(
     default: Any,
     help: str,
-    rule: Rule,
+    rule: Rule | None = None,
     *,
     unit: str = "",
     is_recipe_key: bool = True,
@@ -100,7 +105,8 @@ def config_field(
     Args:
         default (Any): The default value.
         help (str): The meaning of the field, for the docstring of `VaswaniConfig` and for the manual.
-        rule (Rule): The rule for the values of the field.
+        rule (Rule, optional): The rule for the values of the field. Leave `rule` out if the type of the field
+            is bool or a `Literal`, because such a type contains all possible values.
         unit (str): The unit of a count or a size.
         is_recipe_key (bool): False if the tokenizer or another section of the recipe determines the value.
         changes_outputs (bool): False if the field changes only the training, and not a trained model.
@@ -223,20 +229,20 @@ class VaswaniConfig(PreTrainedConfig):
         or_none(A_SIZE),
         unit="components of a vector",
     )
-    dropout: float | int = config_field(
+    dropout: float = config_field(
         0.1,
         "Dropout rate of sub-layer outputs and of the sums of embeddings and positions (Section 5.4).",
         A_RATE,
         changes_outputs=False,
     )
-    attention_dropout: float | int = config_field(
+    attention_dropout: float = config_field(
         0.0,
         "Dropout rate of attention weights. Values above 0 differ from the paper, because the paper has "
         "no dropout of attention weights.",
         A_RATE,
         changes_outputs=False,
     )
-    activation_dropout: float | int = config_field(
+    activation_dropout: float = config_field(
         0.0,
         "Dropout rate after the activation function of the feed-forward networks. Values above 0 differ "
         "from the paper, because the paper has no dropout after the activation function.",
@@ -248,19 +254,17 @@ class VaswaniConfig(PreTrainedConfig):
         "Activation of the feed-forward networks (Section 3.3, Equation 2).",
         AN_ACTIVATION,
     )
-    norm_position: str = config_field(
+    norm_position: Literal["post", "pre"] = config_field(
         "post",
         '"post" computes LayerNorm(x + Sublayer(x)), as Section 3.1 does. "pre" computes x + '
         'Sublayer(LayerNorm(x)), and adds a LayerNorm at the end of each stack. "pre" differs from the '
         "paper, but makes the training of deep stacks more stable.",
-        one_of("post", "pre"),
     )
-    norm_position_of_decoder: str | None = config_field(
+    norm_position_of_decoder: Literal["post", "pre"] | None = config_field(
         None,
         '"post" or "pre" for the decoder; by default `norm_position`. Different norm positions in the '
         'encoder and the decoder differ from the paper. Models converted from JoeyNMT may have a "pre" '
         'encoder and a "post" decoder.',
-        one_of("post", "pre", None),
         needs_encoder_decoder=True,
     )
     final_norm: bool | None = config_field(
@@ -268,7 +272,6 @@ class VaswaniConfig(PreTrainedConfig):
         'True if a LayerNorm follows the last layer of each stack. By default a "pre" stack has a final '
         'LayerNorm, and a "post" stack has no final LayerNorm. A "post" stack with a final LayerNorm '
         "differs from the paper, but models of torch.nn.Transformer have such stacks.",
-        one_of(True, False, None),
     )
     layer_norm_eps: float = config_field(
         1e-5,
@@ -282,13 +285,12 @@ class VaswaniConfig(PreTrainedConfig):
         "position encodings differ from the paper.",
         A_POSITION_ENCODING,
     )
-    position_timescales: str = config_field(
+    position_timescales: Literal["paper", "tensor2tensor"] = config_field(
         "paper",
         'The formula for the timescale of the feature pair i of sinusoidal positions. "paper" uses '
         '10000^(2i/d_model) (Section 3.5). "tensor2tensor" uses 10000^(i/(d_model/2-1)). "tensor2tensor" '
         "differs from the paper, but models converted from tensor2tensor, Marian or fairseq need "
         '"tensor2tensor". Only "sinusoidal" positions use `position_timescales`.',
-        one_of("paper", "tensor2tensor"),
     )
     position_offset: int = config_field(
         0,
@@ -309,25 +311,21 @@ class VaswaniConfig(PreTrainedConfig):
     scale_embedding: bool = config_field(
         True,
         "True if embeddings are multiplied by sqrt(d_model) (Section 3.4).",
-        A_SWITCH,
     )
     share_encoder_decoder_embeddings: bool = config_field(
         True,
         "True if the source embedding and the target embedding share one matrix (Section 3.4).",
-        A_SWITCH,
         is_recipe_key=False,
         needs_encoder_decoder=True,
     )
     tie_word_embeddings: bool = config_field(
         True,
         "True if the output projection and the target embedding share one matrix (Section 3.4).",
-        A_SWITCH,
     )
     lm_head_bias: bool = config_field(
         False,
         "True if the output projection has a bias. A bias differs from the paper, but models converted "
         "from Marian and other libraries have an output bias.",
-        A_SWITCH,
     )
     zero_start_embedding: bool = config_field(
         False,
@@ -336,7 +334,6 @@ class VaswaniConfig(PreTrainedConfig):
         "`decoder_start_token_id`, and gives `<pad>` the probability 0 in the label-smoothed loss. "
         "`zero_start_embedding` differs from the paper, but models converted from Marian or tensor2tensor "
         "have such an embedding.",
-        A_SWITCH,
         needs_encoder_decoder=True,
     )
     attention_score: str = config_field(
@@ -368,7 +365,6 @@ class VaswaniConfig(PreTrainedConfig):
     attention_bias: bool = config_field(
         False,
         "True if the projections of attention layers have biases. Biases differ from the paper.",
-        A_SWITCH,
     )
     initializer_range: float | None = config_field(
         None,
@@ -376,25 +372,23 @@ class VaswaniConfig(PreTrainedConfig):
         "initial weights are drawn as in tensor2tensor.",
         or_none(A_POSITIVE_NUMBER),
     )
-    label_smoothing: float | int = config_field(
+    label_smoothing: float = config_field(
         0.0,
         "Probability that label smoothing takes from the reference token and gives to other tokens in "
         "training (Section 5.4). The paper uses 0.1. The default 0 turns label smoothing off.",
         A_RATE,
         changes_outputs=False,
     )
-    label_smoothing_form: str = config_field(
+    label_smoothing_form: Literal["t2t", "torch"] = config_field(
         "t2t",
         "The formula for the target probabilities of a label smoothing e with V tokens in the vocabulary. "
         '"t2t" gives 1-e to the reference token and e/(V-1) to each other token, as tensor2tensor does. '
         '"torch" gives 1-e+e/V to the reference token and e/V to each other token, as PyTorch does.',
-        one_of("t2t", "torch"),
         changes_outputs=False,
     )
     use_cache: bool = config_field(
         True,
         "True to cache keys and values during decoding.",
-        A_SWITCH,
         is_recipe_key=False,
     )
     is_encoder_decoder: bool = config_field(
@@ -440,8 +434,7 @@ class VaswaniConfig(PreTrainedConfig):
     def __setattr__(self, name: str, value: Any) -> None:
         own_name = self.attribute_map.get(name, name)
         if own_name in CONFIG_FIELDS:
-            rule = CONFIG_FIELDS[own_name].metadata["rule"]
-            rule.check(name, value, _remedy(own_name, value))
+            rule_of(CONFIG_FIELDS[own_name]).check(name, value)
         elif own_name in self.added_fields:
             value = checked_value(self, own_name, value)
         if name == "decoder_vocab_size" and value is None:
@@ -680,9 +673,10 @@ def _document_fields() -> None:
     """Insert the section "Args" into the docstring of `VaswaniConfig`."""
     lines = []
     for name, declared in CONFIG_FIELDS.items():
-        kinds = [kind.__name__ for kind in get_args(declared.type) or (declared.type,)]
-        optional = ", optional" if "NoneType" in kinds else ""
-        words = " or ".join(kind for kind in kinds if kind != "NoneType")
+        kinds = union_members(declared.type)
+        names = ["str" if get_origin(kind) is Literal else kind.__name__ for kind in kinds]
+        optional = ", optional" if "NoneType" in names else ""
+        words = " or ".join(name for name in names if name != "NoneType")
         lines.append(f"    {name} ({words}{optional}): {declared.metadata['help']}\n")
     # With the option `-OO` of Python, `VaswaniConfig` has no docstring, so `_document_fields` inserts no
     # text.
@@ -733,16 +727,6 @@ def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
     messages = [*_unknown(cls, names).values()]
     if messages:
         raise InvalidValueError(messages[0])
-
-
-def _remedy(name: str, value: Any) -> str:
-    """Return the end of an error message: how to register the attention score or position encoding `value`."""
-    if name not in REGISTRIES or not isinstance(value, str):
-        return ""
-    return (
-        f"; import the Python file that adds {value!r}, or name this file with `model.code` in a recipe or "
-        "`--code` on the command line"
-    )
 
 
 # The names of the Python files and the tokenizer folder that are saved with a checkpoint.

@@ -4,7 +4,8 @@ Two dataclasses declare all options as fields: `TranslationOptions` for the tran
 for `generate`. Each field has a type, a default and metadata:
 
 - `help` describes the option on the command line and in the manual.
-- `rule` is the `Rule` for the values of the option, see checks_vaswani.
+- `rule` is the `Rule` for the values of the option, see checks_vaswani. An option whose type is bool or a
+  `Literal` needs no rule, because such a type contains all possible values.
 - `group` is the group in which `--help` lists the option.
 - `command_line` is False if the option exists only in Python.
 - `is_added` is True if `generate` of transformers does not have this setting.
@@ -29,12 +30,11 @@ from typing import Any, Literal
 from .checks_vaswani import (
     A_COUNT,
     A_SIZE,
-    A_SWITCH,
-    ANYTHING,
     Rule,
     a_number,
     an_integer,
     one_of,
+    rule_of,
 )
 from .errors_vaswani import InvalidValueError
 from .glossary_vaswani import Glossary, read_glossary
@@ -43,7 +43,7 @@ from .glossary_vaswani import Glossary, read_glossary
 def option(
     default: Any = None,
     help: str = "",
-    rule: Rule = ANYTHING,
+    rule: Rule | None = None,
     *,
     group: str = "search",
     command_line: bool = True,
@@ -76,7 +76,7 @@ def check_options(values: Mapping[str, Any], kind: type, ignored: tuple[str, ...
             continue
         value = values.get(declared.name)
         if value is not None:
-            declared.metadata["rule"].check(declared.name, value)
+            rule_of(declared).check(declared.name, value)
 
 
 # The settings of the search that have no effect without `do_sample`.
@@ -134,7 +134,6 @@ class SearchSettings:
         "translations have finished; with false or never, the search ends if no better translation is "
         "possible; with false and `length_penalty_type` power, the search compares scores at the current "
         "length only",
-        one_of(False, True, "never"),
         command_line=False,
     )
     length_penalty: float = option(
@@ -145,13 +144,14 @@ class SearchSettings:
     length_penalty_type: Literal["gnmt", "power"] | None = option(
         None,
         "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power",
+        # The rule of the type would also name None, but an error message about a command line must not.
         one_of("gnmt", "power"),
         is_added=True,
     )
     coverage_penalty: float | None = option(
         None,
         "weight of the coverage penalty of beam search",
-        a_number("a number of 0 or more", least=0),
+        a_number("a number of 0 or more", ge=0),
         is_added=True,
     )
     max_new_tokens: int | None = option(
@@ -167,7 +167,7 @@ class SearchSettings:
     max_length_a: float | None = option(
         None,
         "maximum number of tokens of a translation per source token; `max_length_b` is added",
-        a_number("a number of 0 or more", least=0),
+        a_number("a number of 0 or more", ge=0),
         is_added=True,
         unit="tokens per source token",
     )
@@ -175,7 +175,7 @@ class SearchSettings:
         None,
         "number of tokens added to `max_length_a` times the source length",
         # Accept 50.0, because the file generation_config.json of a checkpoint can contain a float.
-        a_number("an integer of 0 or more", least=0, whole=True),
+        an_integer("an integer of 0 or more", ge=0, accepts_float=True),
         is_added=True,
         unit="tokens",
     )
@@ -186,12 +186,12 @@ class SearchSettings:
         unit="tokens",
     )
     do_sample: bool = option(
-        False, "sample translations at random instead of searching for the best", A_SWITCH, group="sampling"
+        False, "sample translations at random instead of searching for the best", group="sampling"
     )
     temperature: float = option(
         1.0,
         "temperature of sampling; translations are more varied above 1 and less varied below 1",
-        a_number("a number above 0", above=0),
+        a_number("a number above 0", gt=0),
         group="sampling",
     )
     top_k: int = option(
@@ -204,7 +204,7 @@ class SearchSettings:
     top_p: float = option(
         1.0,
         "sample each token from the most probable tokens whose probabilities sum to this value",
-        a_number("a number above 0 and at most 1", above=0, most=1),
+        a_number("a number above 0 and at most 1", gt=0, le=1),
         group="sampling",
     )
 
@@ -260,11 +260,10 @@ class TranslationOptions:
         A_SIZE,
         command_line=False,
     )
-    split_sentences: bool = option(False, "translate long texts sentence by sentence (false)", A_SWITCH)
+    split_sentences: bool = option(False, "translate long texts sentence by sentence (false)")
     repetition_guard: bool = option(
         False,
         "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
-        A_SWITCH,
     )
     glossary: str | None = option(
         None,
@@ -280,20 +279,19 @@ class TranslationOptions:
         "minimum probability that a translation is good; if the calibrated confidence of a translation is "
         "lower, write an empty line (or the `error`, in JSON); needs the file calibration.json that "
         "`vaswani evaluate --calibration fit` writes",
-        a_number("a number from 0 to 1", least=0, most=1),
+        a_number("a number from 0 to 1", ge=0, le=1),
         group="input and output",
     )
     on_error: Literal["fail", "skip"] = option(
         "fail",
         "what to do with an invalid line; skip: report the line, write an empty translation (or the "
         "`error`, in JSON) and continue; the exit code is 1 if all lines are invalid",
-        one_of("fail", "skip"),
         group="input and output",
     )
     seed: int | None = option(
         None,
         "seed of sampling; the same seed draws the same translations",
-        an_integer(f"an integer from 0 to {2**32 - 1}", least=0, most=2**32 - 1),
+        an_integer(f"an integer from 0 to {2**32 - 1}", ge=0, le=2**32 - 1),
         group="sampling",
     )
     src_lang: str | None = option(
@@ -310,16 +308,14 @@ class TranslationOptions:
     return_scores: bool = option(
         False,
         "return score, tokens, words and confidences with each translation",
-        A_SWITCH,
         command_line=False,
     )
     return_alignments: bool = option(
-        False, "return the word alignment of each translation", A_SWITCH, command_line=False
+        False, "return the word alignment of each translation", command_line=False
     )
     warn_of_limit: bool = option(
         False,
         "warn if a source text has more than 90 % of the number of tokens that its translation may have",
-        A_SWITCH,
         command_line=False,
     )
     tokenize: dict[str, Any] = option(

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, create_model, model_validator
 
 from ..model.checks_vaswani import nearest_name
 from ..model.errors_vaswani import InvalidValueError
-from ..settings.base import NO_DOCSTRINGS, Settings, facts_of, field_with_facts
+from ..settings.base import NO_DOCSTRINGS, Settings, field_with_properties, properties_of
 from ..settings.keys import recipe_key
 from .entries import Optimizer, Regularizer, Schedule
 from .optimizers import OPTIMIZERS
@@ -25,7 +25,7 @@ def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -
         for key, field in entry.settings.model_fields.items():
             if field.is_required():
                 annotation: Any = Annotated[(field.annotation, *field.metadata)]
-                optional = field_with_facts(None, facts_of(field), description=field.description)
+                optional = field_with_properties(None, properties_of(field), description=field.description)
                 fields[key] = (annotation | None, optional)
             else:
                 fields[key] = (field.annotation, field)

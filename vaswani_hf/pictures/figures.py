@@ -37,8 +37,8 @@ _NUM_POSITIONS = 60
 
 
 @dataclass(frozen=True)
-class RunRecord:
-    """The record of a run: the rows of its log, the name of its schedule, and the learning rate of each step."""
+class RunLog:
+    """The log of a run: its rows, the name of its schedule, and the learning rate of each step."""
 
     metrics: list[dict[str, Any]]
     schedule: str
@@ -50,9 +50,9 @@ class RunRecord:
         return max(row["step"] for row in self.metrics)
 
 
-def read_run(folder: Path, training: AnyTraining | None, d_model: int) -> RunRecord | None:
-    """Return the log, the schedule and the learning rates of the run that trained the checkpoint in `folder`.
-    Return None if the recipe or the log of the run is missing.
+def read_run(folder: Path, training: AnyTraining | None, d_model: int) -> RunLog | None:
+    """Return the log of the run that trained the checkpoint in `folder`. Return None if the recipe or the
+    log of the run is missing.
     """
     recipe = recipe_file(folder)
     metrics = [] if recipe is None else read_metrics(recipe.parent / METRICS_FILE)
@@ -63,7 +63,7 @@ def read_run(folder: Path, training: AnyTraining | None, d_model: int) -> RunRec
     def rate(step: int) -> float:
         return scheduled_rate(step, training, d_model, num_steps)
 
-    return RunRecord(metrics, training.lr_scheduler_type, rate)
+    return RunLog(metrics, training.lr_scheduler_type, rate)
 
 
 def draw_figures(
@@ -76,7 +76,7 @@ def draw_figures(
     least_distance: int | None = None,
     text: str | None = None,
     layer: int | None = None,
-    record: RunRecord | None = None,
+    run_log: RunLog | None = None,
     report: Callable[[str], None] = print,
 ) -> list[Picture]:
     """Draw all pictures of a Vaswani model. Write each picture, its caption and its numbers into the folder
@@ -111,7 +111,7 @@ def draw_figures(
             *_attention_pictures(translator, texts, verbs or {}, pronouns or {}, least_distance, report),
             *_sheets(translator, text or _median_text(texts), layer),
             *_equations(translator.model),
-            *_run_pictures(record, report),
+            *_run_pictures(run_log, report),
         ]
         for picture in drawn:
             write_caption(picture.figure, picture.caption)
@@ -236,20 +236,20 @@ def _equations(model: Any) -> list[Picture]:
     return [paper, own, draw_targets(config.label_smoothing, config.label_smoothing_form)]
 
 
-def _run_pictures(record: RunRecord | None, report: Callable[[str], None]) -> Iterator[Picture]:
+def _run_pictures(run_log: RunLog | None, report: Callable[[str], None]) -> Iterator[Picture]:
     """Yield the pictures of the learning rate and of the training curve."""
-    if record is None:
+    if run_log is None:
         report("schedule and training_curve are left out, because the checkpoint has no record of a run")
         return
-    yield draw_schedule(record.rate, record.num_steps, record.metrics, record.schedule)
-    figure = draw_training_curve(record.metrics)
+    yield draw_schedule(run_log.rate, run_log.num_steps, run_log.metrics, run_log.schedule)
+    figure = draw_training_curve(run_log.metrics)
     if figure is None:
         report("training_curve is left out, because the log of the run has no losses")
         return
-    score = validation_score(record.metrics)
+    score = validation_score(run_log.metrics)
     names = ["loss", "eval_loss", *([f"eval_{score}"] if score else [])]
     numbers = {
-        name: [[row["step"], row[name]] for row in record.metrics if row.get(name) is not None]
+        name: [[row["step"], row[name]] for row in run_log.metrics if row.get(name) is not None]
         for name in names
     }
     last = ", ".join(f"{name} {values[-1][1]:.2f}" for name, values in numbers.items() if values)

@@ -54,9 +54,9 @@ NUM_WIDGETS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardFacts:
-    """The facts about a model. The template and the metadata of a card refer to the fields of `CardFacts` by
-    name.
+class CardContext:
+    """The values that the template of a model card inserts. The template and the metadata of a card refer to
+    the fields of `CardContext` by name.
     """
 
     repo_id: str
@@ -130,15 +130,17 @@ def model_card(
     """
     if base_model is not None:
         validate_repo_id(base_model)
-    facts = _card_facts(Path(folder), repo_id, license, base_model)
+    context = _card_context(Path(folder), repo_id, license, base_model)
     template = (packaged_folder("model_cards") / "template.md").read_text(encoding="utf-8")
-    card = ModelCard.from_template(_metadata(facts), template_str=template, in_table=_in_table, **vars(facts))
+    card = ModelCard.from_template(
+        _metadata(context), template_str=template, in_table=_in_table, **vars(context)
+    )
     # Remove repeated empty lines, which remain where the template leaves out a part.
     card.text = re.sub(r"\n{3,}", "\n\n", card.text).rstrip() + "\n"
     return card
 
 
-def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str | None) -> CardFacts:
+def _card_context(folder: Path, repo_id: str, license: str | None, base_model: str | None) -> CardContext:
     recipe, results, data = recorded_run(folder)
     chosen = license or (recipe.publishing.license if recipe else None)
     check_license(chosen, data.license, "license" if license else "publishing.license")
@@ -148,7 +150,7 @@ def _card_facts(folder: Path, repo_id: str, license: str | None, base_model: str
     bases = recipe.model.bases() if recipe else []
     recorded = results.model_fields_set - {"origin", "data"}
     generation = read_record(folder / GENERATION_FILE)
-    return CardFacts(
+    return CardContext(
         repo_id=repo_id,
         name=repo_id.split("/")[-1],
         task=task,
@@ -230,12 +232,12 @@ def _repository_of(origin: OriginRecord | None) -> str | None:
     return origin.name.partition("@")[0] if origin and origin.is_on_hub else None
 
 
-def _metadata(facts: CardFacts) -> ModelCardData:
-    data = facts.data
-    licenses: dict[str, Any] = {"license": facts.license}
-    if facts.license == RESEARCH_ONLY:
+def _metadata(context: CardContext) -> ModelCardData:
+    data = context.data
+    licenses: dict[str, Any] = {"license": context.license}
+    if context.license == RESEARCH_ONLY:
         licenses = {"license": "other", "license_name": RESEARCH_ONLY}
-    if facts.license:
+    if context.license:
         licenses["license_link"] = LICENSE_FILE
     languages = []
     for language in (data.source_language, data.target_language, data.language):
@@ -243,42 +245,42 @@ def _metadata(facts: CardFacts) -> ModelCardData:
         code = re.split("[-_]", language or "")[0].lower()
         if re.fullmatch("[a-z]{2,3}", code) and code not in languages:
             languages.append(code)
-    scores = _eval_results(facts)
+    scores = _eval_results(context)
     dataset = data.train.dataset if data.train else None
     return ModelCardData(
         language=languages or None,
         **licenses,
-        base_model=facts.base_model,
+        base_model=context.base_model,
         datasets=[dataset] if dataset else None,
-        pipeline_tag=facts.words.pipeline_tag,
+        pipeline_tag=context.words.pipeline_tag,
         library_name="transformers",
-        tags=_tags(facts),
-        widget=_widget(facts.results.examples or []),
-        metrics=[*facts.task.metrics] if scores else None,
-        model_name=facts.name if scores else None,
+        tags=_tags(context),
+        widget=_widget(context.results.examples or []),
+        metrics=[*context.task.metrics] if scores else None,
+        model_name=context.name if scores else None,
         eval_results=scores or None,
     )
 
 
-def _tags(facts: CardFacts) -> list[str]:
-    tags = [facts.words.task_type, "vaswani", "transformer"]
-    if len(facts.task.stacks) == 2:
+def _tags(context: CardContext) -> list[str]:
+    tags = [context.words.task_type, "vaswani", "transformer"]
+    if len(context.task.stacks) == 2:
         tags.append("seq2seq")
-    training = facts.results.training
+    training = context.results.training
     added = training.model_tags if training else None
     return [*tags, *(added or [])]
 
 
-def _eval_results(facts: CardFacts) -> list[EvalResult]:
-    test = facts.test
-    test_set = facts.data.test or SplitRecord()
+def _eval_results(context: CardContext) -> list[EvalResult]:
+    test = context.test
+    test_set = context.data.test or SplitRecord()
     name_of_set = test_set.name or "unknown"
     if test_set.config:
         name_of_set += f" ({test_set.config})"
     return [
         EvalResult(
-            task_type=facts.words.task_type,
-            task_name=facts.words.task_name,
+            task_type=context.words.task_type,
+            task_name=context.words.task_name,
             dataset_type=_dataset_id(test_set),
             dataset_name=test_set.title or name_of_set,
             dataset_config=test_set.config,
@@ -287,9 +289,9 @@ def _eval_results(facts: CardFacts) -> list[EvalResult]:
             metric_type=name,
             metric_name=title,
             metric_value=round(test[name], 2),
-            metric_args={"signature": test.get(f"{name}_signature"), **(facts.results.decoding or {})},
+            metric_args={"signature": test.get(f"{name}_signature"), **(context.results.decoding or {})},
         )
-        for name, title in facts.task.metrics.items()
+        for name, title in context.task.metrics.items()
         if test.get(name) is not None
     ]
 

@@ -65,7 +65,7 @@ def stage_repository(
     recipe = published_yaml(folder, license)
     if recipe is not None:
         (staged / RECIPE_FILE).write_text(recipe, encoding="utf-8")
-    _stage_card(folder, staged, repo_id, license=license, base_model=base_model)
+    _stage_card(folder, staged, repo_id, license, base_model)
     _stage_license(folder, staged)
     _stage_handler(folder, staged)
     refuse_tokens(staged)
@@ -84,12 +84,15 @@ def _stage_tokenizer(folder: Path, staged: Path) -> None:
         (staged / name).write_text(text, encoding="utf-8")
 
 
-def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -> None:
+def _stage_card(
+    folder: Path, staged: Path, repo_id: str, license: str | None, base_model: str | None
+) -> None:
     path = folder / CARD_FILE
     if not path.is_file() or _is_card_of_import(folder):
-        (staged / CARD_FILE).write_text(str(model_card(folder, repo_id, **facts)), encoding="utf-8")
+        card = model_card(folder, repo_id, license=license, base_model=base_model)
+        (staged / CARD_FILE).write_text(str(card), encoding="utf-8")
         return
-    for name, value in facts.items():
+    for name, value in {"license": license, "base_model": base_model}.items():
         if value is not None:
             raise InvalidValueError(
                 f"`{name}` is {value!r}, but the existing model card '{path}' is used unchanged; write "

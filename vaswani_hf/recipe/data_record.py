@@ -50,7 +50,7 @@ def _split_record(data: DataSettings, split: str) -> SplitRecord | None:
     name = getattr(data, f"{split}_split", None)
     if not isinstance(data, CorpusData) or not data.dataset or not name:
         return None
-    facts: dict[str, Any] = {"name": last_part(data.dataset), "config": data.dataset_config, "split": name}
+    fields: dict[str, Any] = {"name": last_part(data.dataset), "config": data.dataset_config, "split": name}
     if is_on_hub(data.dataset):
-        facts |= {"name": data.dataset, "dataset": data.dataset, "revision": data.dataset_revision}
-    return SplitRecord(**{key: value for key, value in facts.items() if value})
+        fields |= {"name": data.dataset, "dataset": data.dataset, "revision": data.dataset_revision}
+    return SplitRecord(**{key: value for key, value in fields.items() if value})

@@ -23,7 +23,11 @@ RecipeContent = dict[str, Any]
 
 
 def load_recipe(
-    path: str | Path, overrides: list[str] | None = None, *, needs_data: bool = True, is_record: bool = False
+    path: str | Path,
+    overrides: list[str] | None = None,
+    *,
+    needs_data: bool = True,
+    is_recorded: bool = False,
 ) -> Recipe:
     """Load a recipe, and validate its keys and values.
 
@@ -40,7 +44,7 @@ def load_recipe(
             "value"]`. A key is `section.key`, or `key` if only one section has the key.
         needs_data (bool): True if the recipe must name training data. `vaswani plan` passes
             `needs_data=False`, because planning a run reads no data.
-        is_record (bool): True if the file is a recipe.yaml that a run has written. For a recipe.yaml of a
+        is_recorded (bool): True if the file is a recipe.yaml that a run has written. For a recipe.yaml of a
             run, the function ignores keys of other tasks, and does not execute the Python file of
             `model.code`. The function also accepts a BLEU tokenizer that is not installed.
 
@@ -58,13 +62,13 @@ def load_recipe(
     _make_code_absolute(content, Path())
     task = task_of(content)
     _refuse_unknown_keys(content, task)
-    if not is_record:
+    if not is_recorded:
         _refuse_keys_of_other_tasks(content, task)
         _run_code(content)
     recipe = make_recipe(_keys_of_task(content, task))
     if needs_data:
         recipe.data.require_source()
-    if not is_record:
+    if not is_recorded:
         recipe.evaluation.check_dependencies()
     return recipe
 
@@ -195,17 +199,17 @@ def _refuse_keys_of_other_tasks(content: RecipeContent, task: str) -> None:
         )
 
 
-def load_record(path: Path) -> Recipe:
+def load_recorded_recipe(path: Path) -> Recipe:
     """Load the recipe.yaml that a run has written."""
     try:
-        return load_recipe(path, is_record=True)
+        return load_recipe(path, is_recorded=True)
     except ValueError as error:
         raise ValueError(f"The record '{path}' cannot be used: {error}") from error
 
 
-def readable_record(path: Path | None) -> Recipe | None:
+def try_load_recorded_recipe(path: Path | None) -> Recipe | None:
     """Read the recipe.yaml of a run. Return None if `path` is None or this version cannot read the file."""
     try:
-        return load_recipe(path, needs_data=False, is_record=True) if path else None
+        return load_recipe(path, needs_data=False, is_recorded=True) if path else None
     except ValueError:
         return None

@@ -15,7 +15,7 @@ from ..checkpoint.files import recipe_file
 from ..settings.data import DataSettings, is_on_hub, last_part
 from ..settings.sections import InitFrom, ModelSettings, PublishingSettings
 from .licenses import check_license, data_license
-from .loading import load_record
+from .loading import load_recorded_recipe
 from .recipe import Recipe
 
 
@@ -71,7 +71,7 @@ def _published_data(data: DataSettings) -> DataSettings:
 def recorded_recipe(folder: Path) -> Recipe | None:
     """Return the recipe in the folder of a checkpoint, or None if the checkpoint has no recipe."""
     path = recipe_file(folder)
-    return load_record(path) if path else None
+    return load_recorded_recipe(path) if path else None
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:

@@ -73,7 +73,7 @@ def _translation_endpoint(service: Service, kind: type[ApiRequest]) -> Callable[
                 wanted = parsed.wanted()
                 service.check_limits(wanted)
                 direction = service.directions.find(wanted.source, wanted.target, wanted.texts)
-                if wanted.settings.is_streamed:
+                if wanted.settings.stream:
                     return _streamed_answer(service, parsed, direction, wanted)
                 translations = await _result_of(service.submit(direction, wanted), request)
         except TimeoutError:

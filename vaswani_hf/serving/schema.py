@@ -19,19 +19,26 @@ from .directions import AUTO, Direction
 TextFormat = Literal["text", "html", "template"]
 
 
-@dataclass(frozen=True)
-class WantedSettings:
-    """The settings of a request. The class does not contain the texts of the request, so that requests with
-    equal settings share cached translation options. If the calibrated confidence of a translation is below
-    the probability `min_confidence`, the answer contains an empty text.
+class RequestSettings(Settings):
+    """The settings of a request, with the names of the fields of `POST /v1/translations`. The class does not
+    contain the texts of the request, so that requests with equal settings share cached translation options.
     """
 
-    num_alternatives: int = 0
-    has_scores: bool = False
-    has_alignments: bool = False
-    is_streamed: bool = False
+    alternatives: int = Field(0, ge=0)
+    """number of alternative translations of each text"""
+    scores: bool = False
+    """if true, the answer contains the scores, the tokens, the words and the confidences of each translation
+    """
+    alignments: bool = False
+    """if true, the answer contains the word alignment of each translation"""
+    stream: bool = False
+    """return the parts of the translation as server-sent events, as soon as greedy search finds the parts"""
     glossary: str | None = None
-    min_confidence: float | None = None
+    """the name of a glossary of the service"""
+    min_confidence: float | None = Field(None, ge=0, le=1)
+    """if the confidence of a translation is below this probability, the answer contains an empty text instead
+    of the translation
+    """
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Wanted:
     target_prefix: str = ""
     must_contain: tuple[str, ...] = ()
     format: TextFormat = "text"
-    settings: WantedSettings = WantedSettings()
+    settings: RequestSettings = RequestSettings()
 
 
 class ApiRequest(Protocol):
@@ -122,9 +129,9 @@ class LibreTranslateRequest(DetectRequest):
 
     def wanted(self) -> Wanted:
         """Return the texts of the request and the settings of their translations."""
-        settings = WantedSettings(
+        settings = RequestSettings(
             # Ignore `alternatives` for documents, as LibreTranslate does for HTML documents.
-            num_alternatives=self.alternatives if self.format == "text" else 0,
+            alternatives=self.alternatives if self.format == "text" else 0,
             glossary=self.glossary,
             min_confidence=self.min_confidence,
         )
@@ -172,8 +179,8 @@ def detection(language: str, confidence: float) -> dict[str, Any]:
 _SCORES = ("score", "log_prob", "confidence", "tokens", "token_log_probs", "words")
 
 
-class TranslationsRequest(Settings):
-    """The fields of a `POST /v1/translations` request."""
+class TranslationsRequest(RequestSettings):
+    """The fields of a `POST /v1/translations` request: the texts, their languages, and the settings."""
 
     text: str | list[str]
     """the source text, or a list of source texts"""
@@ -183,28 +190,13 @@ class TranslationsRequest(Settings):
     """
     target_language: str | None = None
     """the target language; can be left out if the source language has only one target language"""
-    alternatives: int = Field(0, ge=0)
-    """number of alternative translations of each text"""
-    scores: bool = False
-    """if true, the answer contains the scores, the tokens, the words and the confidences of each translation
-    """
-    alignments: bool = False
-    """if true, the answer contains the word alignment of each translation"""
     target_prefix: str = ""
     """the text that each translation must begin with"""
     must_contain: list[str] = Field([], max_length=20)
     """the phrases that each translation must contain"""
-    stream: bool = False
-    """return the parts of the translation as server-sent events, as soon as greedy search finds the parts"""
     format: TextFormat = "text"
     """with html, the texts are HTML documents whose tags stay as they are; with template, placeholders such as
     {name} and tags stay as they are
-    """
-    glossary: str | None = None
-    """the name of a glossary of the service"""
-    min_confidence: float | None = Field(None, ge=0, le=1)
-    """if the confidence of a translation is below this probability, the answer contains an empty text instead
-    of the translation
     """
 
     @model_validator(mode="after")
@@ -229,14 +221,7 @@ class TranslationsRequest(Settings):
 
     def wanted(self) -> Wanted:
         """Return the texts of the request and the settings of their translations."""
-        settings = WantedSettings(
-            num_alternatives=self.alternatives,
-            has_scores=self.scores,
-            has_alignments=self.alignments,
-            is_streamed=self.stream,
-            glossary=self.glossary,
-            min_confidence=self.min_confidence,
-        )
+        settings = {name: getattr(self, name) for name in RequestSettings.model_fields}
         return Wanted(
             texts=(self.text,) if isinstance(self.text, str) else tuple(self.text),
             source=self.source_language,
@@ -244,31 +229,31 @@ class TranslationsRequest(Settings):
             target_prefix=self.target_prefix,
             must_contain=tuple(self.must_contain),
             format=self.format,
-            settings=settings,
+            settings=RequestSettings(**settings),
         )
 
     def answer(
         self, direction: Direction, translations: list[list[Translation]], confidence: float
     ) -> dict[str, Any]:
         """Return the answer: the languages, and for each text the fields of its best `Translation`."""
-        records = []
+        entries = []
         for best, *others in translations:
-            record = self._record(best)
+            entry = self._entry(best)
             if self.alternatives:
-                record["alternatives"] = [self._record(other) for other in others]
-            records.append(record)
+                entry["alternatives"] = [self._entry(other) for other in others]
+            entries.append(entry)
         return {
             "source_language": direction.source,
             "target_language": direction.target,
-            "translations": records,
+            "translations": entries,
         }
 
-    def _record(self, translation: Translation) -> dict[str, Any]:
+    def _entry(self, translation: Translation) -> dict[str, Any]:
         """Return the fields of a translation that the request asks for. A translation can have more fields
         than the request asks for, because `min_confidence` needs the scores.
         """
-        record = translation.as_dict()
+        entry = translation.as_dict()
         unwanted: tuple[str, ...] = () if self.scores else _SCORES
         if not self.alignments:
             unwanted += ("alignment",)
-        return {name: value for name, value in record.items() if name not in unwanted}
+        return {name: value for name, value in entry.items() if name not in unwanted}

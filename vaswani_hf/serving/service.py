@@ -22,7 +22,7 @@ from .documents import DocumentsJob
 from .engine import Engine, Job, QueueFullError
 from .limits import Limits
 from .metrics import Metrics
-from .schema import Wanted, WantedSettings
+from .schema import RequestSettings, Wanted
 
 # The seconds in the header `Retry-After` if the queue is full.
 _RETRY_AFTER = 2
@@ -121,7 +121,7 @@ class Service:
                     413,
                     f"A request may have at most {limit:,} {name}, but has {number:,}; divide the request.",
                 )
-        num_alternatives = wanted.settings.num_alternatives
+        num_alternatives = wanted.settings.alternatives
         if num_alternatives > self.limits.max_alternatives:
             raise InvalidValueError(
                 f"`alternatives` must be at most {self.limits.max_alternatives}, but is {num_alternatives}."
@@ -178,24 +178,22 @@ class Service:
                 "`must_contain` must be left out, because the engine that runs the model does not support "
                 "phrases."
             )
-        if wanted.settings.is_streamed and not isinstance(backend, PyTorchBackend):
+        if wanted.settings.stream and not isinstance(backend, PyTorchBackend):
             raise InvalidValueError(
                 "`stream` must be left out, because the engine that runs the model cannot send parts of a "
                 "translation."
             )
 
-    def _complete_options(self, direction: Direction, settings: WantedSettings) -> TranslationOptions:
+    def _complete_options(self, direction: Direction, settings: RequestSettings) -> TranslationOptions:
         """Return the translation options of a request that has the settings `settings`."""
-        options = replace(
-            self._options, return_scores=settings.has_scores, return_alignments=settings.has_alignments
-        )
+        options = replace(self._options, return_scores=settings.scores, return_alignments=settings.alignments)
         if settings.min_confidence is not None:
             options = replace(options, min_confidence=settings.min_confidence)
         if settings.glossary is not None:
             options = replace(options, terms=self._glossary(settings.glossary))
         if direction.tag is not None:
             options = replace(options, tgt_lang=direction.tag)
-        if settings.is_streamed and options.min_confidence is not None:
+        if settings.stream and options.min_confidence is not None:
             raise InvalidValueError(
                 "`stream` must be left out with `min_confidence`, because the confidence of a translation is "
                 "known only at the end of the search."
@@ -215,18 +213,18 @@ class Service:
 
 
 def _search_settings(
-    translator: BaseTranslator, options: TranslationOptions, settings: WantedSettings
+    translator: BaseTranslator, options: TranslationOptions, settings: RequestSettings
 ) -> dict[str, Any]:
     """Return the search settings. A streamed answer needs greedy search. To return alternative translations,
     the search needs at least as many beams as returned translations.
     """
     generate = dict(options.generate)
-    if settings.is_streamed:
+    if settings.stream:
         generate["num_beams"] = 1
-    if settings.num_alternatives:
+    if settings.alternatives:
         defaults = translator.complete(options).generate
         num_beams = setting_of("num_beams", defaults, translator.backend.generation_config) or 1
-        num_translations = 1 + settings.num_alternatives
+        num_translations = 1 + settings.alternatives
         generate["num_return_sequences"] = num_translations
         generate["num_beams"] = max(num_beams, num_translations)
     return generate

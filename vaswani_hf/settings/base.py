@@ -8,10 +8,11 @@ text of the field.
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from ..model.checks_vaswani import Rule
 from ..model.errors_vaswani import InvalidValueError
 from .names import suggestion
 
@@ -92,14 +93,38 @@ class Settings(BaseModel):
         return self.load(given | changes)
 
 
-def field_with_facts(default: Any, facts: Mapping[str, Any], **arguments: Any) -> Any:
-    """Declare a field with facts that pydantic does not know. `arguments` are arguments of `Field`."""
-    return Field(default, json_schema_extra=dict(facts), **arguments)
+def field_with_properties(default: Any, properties: Mapping[str, Any], **arguments: Any) -> Any:
+    """Declare a field with properties that pydantic does not know. `arguments` are arguments of `Field`."""
+    return Field(default, json_schema_extra=dict(properties), **arguments)
 
 
-def facts_of(field: FieldInfo) -> Any:
-    """Return the dict of the facts that `field_with_facts` stored in a field."""
+def properties_of(field: FieldInfo) -> Any:
+    """Return the dict of the properties that `field_with_properties` stored in a field."""
     return field.json_schema_extra or {}
+
+
+def checked_by(rule: Rule) -> BeforeValidator:
+    """Return a validator that checks the values of a pydantic field with a rule of model/. The rule checks a
+    value before pydantic checks the type of the value, so that the error message has the words of the rule.
+    """
+    return BeforeValidator(lambda value: check_with_rule(rule, value))
+
+
+def check_with_rule(rule: Rule, value: Any) -> Any:
+    """Return the value of a pydantic field, or raise an error of pydantic if the rule does not accept the
+    value. null is accepted, because the type of the field decides whether null is valid.
+    """
+    if value is None or rule.accepts(value):
+        return value
+    raise PydanticCustomError("rule", "{words}", {"words": words_in_yaml(rule), "remedy": rule.remedy})
+
+
+def words_in_yaml(rule: Rule) -> str:
+    """Describe the values of a rule, with null, true and false as in YAML."""
+    words = rule.words
+    for value in (None, True, False):
+        words = words.replace(str(value), format_value(value))
+    return words
 
 
 def explain_invalid(error: ValidationError, values: Any, prefix: str = "") -> str:
@@ -168,7 +193,7 @@ def _explain_wrong_value(name: str, value: Any, errors: list[ErrorDetails]) -> s
     # Recommend quotes for words, because YAML 1.1 reads the words no and off without quotes as false, and the
     # words yes and on as true.
     is_word = isinstance(value, bool) and any(error["type"] == "string_type" for error in errors)
-    remedy = "; put the word in quotes" if is_word else ""
+    remedy = "; put the word in quotes" if is_word else errors[0].get("ctx", {}).get("remedy", "")
     return f"`{name}` must be {' or '.join(expected)}, but is {format_value(value)}{remedy}."
 
 

@@ -4,7 +4,7 @@ value can change when a run is resumed.
 
 from typing import Any, Literal, TypedDict, Unpack
 
-from .base import Settings, facts_of, field_with_facts
+from .base import Settings, field_with_properties, properties_of
 
 # A user can change the value of a key in a recipe and then resume the run. The resumed run then does one of
 # the following:
@@ -15,8 +15,8 @@ from .base import Settings, facts_of, field_with_facts
 OnResume = Literal["fixed", "free", "continue"]
 
 
-class KeyFacts(TypedDict, total=False):
-    """Facts about a recipe key that are not in its type, its default, its limits or its help text."""
+class KeyProperties(TypedDict, total=False):
+    """Properties of a recipe key that are not in its type, its default, its limits or its help text."""
 
     unit: str
     """The unit of a number, such as "tokens"."""
@@ -35,13 +35,13 @@ def recipe_key(
     lt: float | None = None,
     le: float | None = None,
     description: str | None = None,
-    **facts: Unpack[KeyFacts],
+    **properties: Unpack[KeyProperties],
 ) -> Any:
     """Declare a field of a settings class as a key of a recipe. `gt` and `lt` are exclusive limits. By
     default, the help text is the string below the field in the class. `description` replaces the string below
     the field as the help text.
     """
-    return field_with_facts(default, facts, gt=gt, ge=ge, lt=lt, le=le, description=description)
+    return field_with_properties(default, properties, gt=gt, ge=ge, lt=lt, le=le, description=description)
 
 
 def on_resume(section: type[Settings], key: str) -> OnResume:
@@ -53,4 +53,4 @@ def on_resume(section: type[Settings], key: str) -> OnResume:
         # The key belongs to another task, or to an earlier version of the package.
         return "fixed"
     default: OnResume = getattr(section, "keys_on_resume", "fixed")
-    return facts_of(field).get("on_resume", default)
+    return properties_of(field).get("on_resume", default)

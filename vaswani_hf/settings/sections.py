@@ -1,14 +1,16 @@
 """Defines the sections `tokenizer`, `model`, `decoding`, `evaluation` and `publishing` of a recipe."""
 
 import dataclasses
-from typing import Any, ClassVar, Literal, Self
+import re
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import create_model, model_validator
 
+from ..model.checks_vaswani import rule_of
 from ..model.configuration_vaswani import CONFIG_FIELDS, ENCODER_DECODER_FIELDS, VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import DECODING_SETTINGS, SCORE_SETTINGS, SearchSettings, check_sampling
-from .base import NO_DOCSTRINGS, Settings
+from .base import NO_DOCSTRINGS, Settings, checked_by, words_in_yaml
 from .keys import OnResume, recipe_key
 
 # The size of the smallest vocabulary of byte-level BPE in tokens: 256 bytes and 4 special tokens.
@@ -115,9 +117,34 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # The constructor of the config checks the fields.
-        self.make_config()
+        # The constructor of the config checks the combination of all fields.
+        try:
+            self.make_config()
+        except InvalidValueError as error:
+            raise InvalidValueError(_with_section(str(error))) from None
         return self
+
+
+def _with_section(message: str) -> str:
+    """Write `model.` before the config fields in an error message, because the recipe has the fields in the
+    section `model`.
+    """
+    return re.sub(r"`(?=(\w+))", lambda found: "`model." if found[1] in MODEL_KEYS else "`", message)
+
+
+def _key_of(declared: dataclasses.Field, default: Any, help: str) -> tuple[Any, Any]:
+    """Return the type and the declaration of the recipe key for a dataclass field of model/."""
+    rule = rule_of(declared)
+    # If the field has no rule of its own, its type contains all possible values.
+    has_own_rule = declared.metadata["rule"] is not None
+    key = recipe_key(
+        default,
+        **rule.limits,
+        description=help,
+        unit=declared.metadata["unit"],
+        range=words_in_yaml(rule) if has_own_rule else "",
+    )
+    return Annotated[declared.type, checked_by(rule)], key
 
 
 def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
@@ -131,15 +158,7 @@ def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
         if key.startswith(other_stacks) or (is_of_both and stacks != STACKS):
             continue
         declared = CONFIG_FIELDS[key]
-        is_switch = isinstance(declared.default, bool)
-        values = declared.metadata["rule"].words.replace("None", "null")
-        field = recipe_key(
-            declared.default,
-            description=declared.metadata["help"],
-            unit=declared.metadata["unit"],
-            range="" if is_switch else values,
-        )
-        fields[key] = (declared.type, field)
+        fields[key] = _key_of(declared, declared.default, declared.metadata["help"])
     return create_model(name, __base__=ModelSettings, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 
@@ -204,17 +223,9 @@ def _with_search_settings() -> Any:
     for declared in dataclasses.fields(SearchSettings):
         if not declared.metadata["is_recipe_key"]:
             continue
-        rule = declared.metadata["rule"]
+        default = PAPER_SEARCH.get(declared.name, declared.default)
         help = declared.metadata["help"]
-        key = recipe_key(
-            PAPER_SEARCH.get(declared.name, declared.default),
-            ge=rule.least,
-            gt=rule.above,
-            le=rule.most,
-            description=f"{help[0].upper()}{help[1:]}.",
-            unit=declared.metadata["unit"],
-        )
-        fields[declared.name] = (declared.type, key)
+        fields[declared.name] = _key_of(declared, default, f"{help[0].upper()}{help[1:]}.")
     return create_model("DecodingSettings", __base__=SearchSection, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 

@@ -121,7 +121,7 @@ class Task(ABC):
     test_scores: tuple[str, ...] = ()
 
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
-        """Return the section `data` with additional facts, such as the commit of a dataset on the Hub.
+        """Return the section `data` with additional values, such as the commit of a dataset on the Hub.
         `earlier` is the section `data` in the saved recipe of the resumed run, or None for a new run.
         """
         return data

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_folder, load_model
-from ..checkpoint.results import DataRecord, Record
+from ..checkpoint.results import DataRecord, JsonObject
 from ..checkpoint.tokenizers import Tokenizers, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.columns import pair_lengths
@@ -354,7 +354,7 @@ def _task_of(model: PreTrainedModel) -> LanguageModelingTask:
     return MaskedLanguageModelingTask()
 
 
-class TextScores(Record):
+class TextScores(JsonObject):
     """The scores of a language model on texts.
 
     Attributes:

@@ -22,7 +22,7 @@ from ..data.corpus import Corpus
 from ..data.corpus_cache import explain_cache_errors
 from ..data.dataset_hub import pin_dataset
 from ..data.loading import PairSource, load_pairs, load_recipe_split, weights_of_corpora
-from ..data.pair_files import distillation_records
+from ..data.pair_files import distillation_metadata
 from ..data.perturbations import Augmenter
 from ..data.splits import refuse_unusable, split_name
 from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form
@@ -454,10 +454,10 @@ def _encoders(
 
 def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
     """If `vaswani distill` has written training files, add the teacher models to `data.attribution`."""
-    records = distillation_records(data.listed("train_pairs"))
-    if not any(records):
+    distillations = distillation_metadata(data.listed("train_pairs"))
+    if not any(distillations):
         return data
-    teachers = [name for record in records for name in record.get("teachers") or []]
+    teachers = [name for one in distillations for name in one.get("teachers") or []]
     names = dict.fromkeys(str(name).split(" sha256:")[0] for name in teachers)
     credit = f"translations by the model {' and '.join(names)}, made with `vaswani distill`"
     credits = [data.attribution] if data.attribution else []

@@ -86,7 +86,7 @@ def comparison(runs: Runs, outcomes: Outcomes) -> list[RunComparison]:
     compared: list[RunComparison] = []
     for name, recipes in runs.items():
         seeds = [
-            _training_facts(recipe, outcomes[recipe.output_dir])
+            _training_result(recipe, outcomes[recipe.output_dir])
             for recipe in recipes
             if recipe.output_dir in outcomes
         ]
@@ -112,7 +112,7 @@ def comparison(runs: Runs, outcomes: Outcomes) -> list[RunComparison]:
     return compared
 
 
-def _training_facts(recipe: Recipe, outcome: dict[str, Any] | str) -> FinishedTraining | FailedTraining:
+def _training_result(recipe: Recipe, outcome: dict[str, Any] | str) -> FinishedTraining | FailedTraining:
     if isinstance(outcome, str):
         return FailedTraining(seed=recipe.seed, folder=recipe.output_dir, error=outcome)
     training = outcome["training"]

@@ -33,7 +33,7 @@ from ..checkpoint.manifest import verify_manifest
 from ..checkpoint.results import Results, write_results
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.errors_vaswani import InvalidValueError
-from ..recipe.loading import readable_record
+from ..recipe.loading import try_load_recorded_recipe
 from ..settings.data import last_part
 from ..settings.sections import MODEL_KEYS, TRAINING_ONLY_FIELDS
 from .checkpoints import scheduled_checkpoints, step_in_name
@@ -142,7 +142,7 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
         (output / RECIPE_FILE).write_bytes(cast(Path, paths[0]).read_bytes())
         return
-    recorded = [record for record in map(readable_record, paths) if record]
+    recorded = [recipe for recipe in map(try_load_recorded_recipe, paths) if recipe]
     if not recorded:
         return
     write_whole(output / RECIPE_FILE, recorded[0].to_yaml())

@@ -101,12 +101,12 @@ def _empty_staging_folder(folder: Path) -> None:
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
-def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:
+def publish_checkpoint(staged: Path, folder: Path, metadata: dict[str, Any]) -> None:
     """Write the manifest of the checkpoint in the temporary folder `staged`, and move `staged` into the
     output folder `folder`.
     """
     open_to_readers(staged)
-    write_manifest(staged, facts)
+    write_manifest(staged, metadata)
     final = folder / staged.name
     if final.exists():
         # A run replaces a checkpoint that is damaged. A run also replaces a checkpoint if a signal

@@ -23,7 +23,7 @@ from ..data.splits import explain_split_errors
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.translations_vaswani import Translation
-from ..recipe.loading import readable_record
+from ..recipe.loading import try_load_recorded_recipe
 from ..tasks import TASKS
 from ..tasks.translation import TranslationData
 from ..translation.ctranslate2_files import CTranslate2Files
@@ -80,20 +80,20 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
         CTranslate2Files.read(folder)
     else:
         folder = checkpoint_folder(teacher, option="--teacher")
-    record = readable_record(recipe_file(folder))
-    if record is None:
+    recipe = try_load_recorded_recipe(recipe_file(folder))
+    if recipe is None:
         print(
             f"'{teacher}' does not record its languages; therefore the languages are not compared with the "
             "recipe",
             file=sys.stderr,
         )
         return ""
-    recorded = (record.data.source_language, record.data.target_language)
+    recorded = (recipe.data.source_language, recipe.data.target_language)
     if recorded == languages:
         return ""
     remedy = "give a recipe for the languages of the teacher"
     if recorded == languages[::-1]:
-        if record.data.both_directions:
+        if recipe.data.both_directions:
             return f"{direction_tag(recorded[0])} "
         remedy = "exchange the source and the target (languages and files) in the recipe"
     raise InvalidValueError(
@@ -102,15 +102,17 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
     )
 
 
-def training_pairs(data: TranslationData, seed: int, record: dict[str, Any] | None) -> tuple[Any, str | None]:
-    """Return the training pairs of a recipe, and the commit of the dataset. `record` is the value of the key
+def training_pairs(
+    data: TranslationData, seed: int, metadata: dict[str, Any] | None
+) -> tuple[Any, str | None]:
+    """Return the training pairs of a recipe, and the commit of the dataset. `metadata` is the value of the key
     `distillation` in the output file of an interrupted run, or None.
     """
     earlier = None
-    if record is not None:
+    if metadata is not None:
         # Use the dataset commit of the interrupted run, so that each training pair has the same index (key
         # `pair`) as before.
-        earlier = data.replace(dataset_revision=record.get("dataset_revision"))
+        earlier = data.replace(dataset_revision=metadata.get("dataset_revision"))
     task = TASKS["translation"]
     pinned = task.pin_data(data, earlier)
     used = _without_unused_corpora(pinned)
@@ -148,13 +150,13 @@ class FinishedPart(NamedTuple):
     num_pairs: int
     size: int
     """The size in bytes."""
-    record: dict[str, Any] | None
+    metadata: dict[str, Any] | None
     """The value of the key `distillation` in the first line, or None if the file has no complete line."""
 
 
 def read_finished_part(path: str) -> FinishedPart:
     """Read the finished part of an output file of `vaswani distill`."""
-    record = None
+    metadata = None
     pair = 0
     start_of_pair = 0
     size = 0
@@ -168,15 +170,15 @@ def read_finished_part(path: str) -> FinishedPart:
             if not line.endswith(b"\n"):
                 break
             row = parse_json(line.decode(errors="replace"), dict, f"Line {number:,} of {path}")
-            record = record or row["distillation"]
+            metadata = metadata or row["distillation"]
             if row.get("pair", pair) != pair:
                 pair = row["pair"]
                 start_of_pair = size
             size += len(line)
-    return FinishedPart(max(0, pair - 1), start_of_pair, record)
+    return FinishedPart(max(0, pair - 1), start_of_pair, metadata)
 
 
-def record_of_distillation(
+def metadata_of_distillation(
     teachers: Sequence[str], chosen: TranslationOptions, dataset_revision: str | None
 ) -> dict[str, Any]:
     """Return the value of the key `distillation`. `distillation` contains no local paths, because the user
@@ -187,8 +189,8 @@ def record_of_distillation(
         names.append(os.path.basename(os.path.abspath(teacher)) if Path(teacher).is_dir() else teacher)
     languages = {"src_lang": chosen.src_lang, "tgt_lang": chosen.tgt_lang}
     given = {option: language for option, language in languages.items() if language is not None}
-    record = {"teachers": names, **chosen.generate, **given}
-    return record if dataset_revision is None else record | {"dataset_revision": dataset_revision}
+    metadata = {"teachers": names, **chosen.generate, **given}
+    return metadata if dataset_revision is None else metadata | {"dataset_revision": dataset_revision}
 
 
 def targets_of(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:

@@ -42,8 +42,8 @@ FINAL_STAGING_FOLDER = ".staging"
 
 
 @dataclass(frozen=True)
-class FinalRecord:
-    """The record of a finished run in the manifest of the output folder."""
+class FinishedRun:
+    """The description of a finished run in the manifest of the output folder."""
 
     recipe: str
     """The text of recipe.yaml."""
@@ -66,7 +66,7 @@ def _final_files() -> list[str]:
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 
-def write_final_record(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
+def write_final_manifest(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
     """First write the manifest, which contains the texts of recipe.yaml and results.json. Then write
     recipe.yaml and results.json.
     """
@@ -78,27 +78,27 @@ def write_final_record(folder: Path, recipe: str, results: str, training_pairs: 
     write_whole(folder / RESULTS_FILE, results)
 
 
-def read_final_record(folder: Path) -> FinalRecord | None:
+def read_finished_run(folder: Path) -> FinishedRun | None:
     """Return None if the manifest is missing or damaged, or if the run has not finished."""
     try:
-        recorded = read_manifest(folder)
+        content = read_manifest(folder)
     except (OSError, ValueError):
         return None
-    if not recorded.keys() >= {"recipe", "results", "training_pairs"}:
+    if not content.keys() >= {"recipe", "results", "training_pairs"}:
         return None
-    return FinalRecord(
-        recipe=recorded["recipe"],
-        results=recorded["results"],
-        training_pairs=recorded["training_pairs"],
-        files=recorded["files"],
+    return FinishedRun(
+        recipe=content["recipe"],
+        results=content["results"],
+        training_pairs=content["training_pairs"],
+        files=content["files"],
     )
 
 
-def restore_records(folder: Path) -> None:
+def restore_final_files(folder: Path) -> None:
     """Restore a damaged recipe.yaml or results.json of a finished run from the manifest, and redraw a damaged
     training curve.
     """
-    recorded = read_final_record(folder)
+    recorded = read_finished_run(folder)
     if recorded is None:
         return
     texts = {RECIPE_FILE: recorded.recipe, RESULTS_FILE: recorded.results}
@@ -120,7 +120,7 @@ def check_final_files(folder: Path) -> str:
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
         return fault
-    if read_final_record(folder):
+    if read_finished_run(folder):
         raise ValueError(
             f"The run in '{folder}' is finished, but {fault}; no whole checkpoint is left to make these "
             "files again, so restore them from a copy, or choose another `--output_dir`."
@@ -173,7 +173,7 @@ def _is_same_file(path: Path, other: Path) -> bool:
 
 
 def repair_run(
-    folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: FinalRecord, score: Callable[[], Any]
+    folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: FinishedRun, score: Callable[[], Any]
 ) -> None:
     """Write the damaged and missing files of a finished run again, with the same weights and results."""
     staging = stage_model(model, corpus, folder)
@@ -195,4 +195,4 @@ def repair_run(
     others = faults_of(folder)
     if others:
         say(f"these files were written again, but differ from the original files: {', '.join(others)}")
-    write_final_record(folder, recorded.recipe, recorded.results, recorded.training_pairs)
+    write_final_manifest(folder, recorded.recipe, recorded.results, recorded.training_pairs)

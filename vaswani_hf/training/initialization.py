@@ -18,7 +18,7 @@ from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK
 from ..model.errors_vaswani import InvalidValueError
 from ..model.tokenizing_vaswani import tags_of
-from ..recipe.loading import readable_record
+from ..recipe.loading import try_load_recorded_recipe
 from ..recipe.published import is_folder_of_base
 from ..settings.data import last_part
 from ..settings.sections import (
@@ -207,10 +207,10 @@ def with_kept_tokenizers(
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
-    record = readable_record(recipe_file(base.folder))
+    recipe = try_load_recorded_recipe(recipe_file(base.folder))
     for key, value in found.items():
-        if record is not None:
-            accepted[key].append(getattr(record.tokenizer, key, None))
+        if recipe is not None:
+            accepted[key].append(getattr(recipe.tokenizer, key, None))
         asked = getattr(section, key)
         if asked not in accepted[key]:
             raise InvalidValueError(

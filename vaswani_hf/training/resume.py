@@ -145,9 +145,9 @@ def refuse_model_without_checkpoint(folder: Path) -> None:
 
 def refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
     """Raise an error if a training step has another number of batches than in the earlier run."""
-    facts = metadata_of(checkpoint)
+    metadata = metadata_of(checkpoint)
     accumulation = training.gradient_accumulation_steps
-    before = facts["processes"] * facts["gradient_accumulation_steps"]
+    before = metadata["processes"] * metadata["gradient_accumulation_steps"]
     if num_processes * accumulation == before:
         return
     remedy = f"start {before // accumulation:,} processes" if before % accumulation == 0 else ""

@@ -47,7 +47,7 @@ from ..publish.during_training import fetch_checkpoints
 from ..publish.push import push
 from ..recipe import Recipe
 from ..recipe.data_record import data_record
-from ..recipe.loading import load_record
+from ..recipe.loading import load_recorded_recipe
 from ..recipe.published import published_recipe
 from ..recipe.recipe import warmup_warnings
 from ..settings.sections import PublishingSettings
@@ -217,13 +217,13 @@ def _restore_earlier_run(recipe: Recipe) -> None:
     if recipe.publishing.hub_model_id:
         fetch_checkpoints(folder, recipe.publishing.hub_model_id, recipe.training)
     with explain_write_errors(folder):
-        finished.restore_records(folder)
+        finished.restore_final_files(folder)
 
 
 def saved_recipe(folder: Path) -> Recipe | None:
     """Return the recipe that an earlier run has written to its output folder, or None."""
     path = folder / RECIPE_FILE
-    return load_record(path) if path.is_file() else None
+    return load_recorded_recipe(path) if path.is_file() else None
 
 
 def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
@@ -294,7 +294,7 @@ def _check_state(recipe: Recipe, saved: Recipe | None) -> RunState:
     if not damage:
         return RunState.FINISHED
     say(f"the run in '{folder}' is finished, but {damage}; these files are made again from the checkpoints")
-    if finished.read_final_record(folder) is None:
+    if finished.read_finished_run(folder) is None:
         # Only the final record has the hashes of the undamaged files, so all final files are made again.
         return RunState.UNFINISHED
     return RunState.DAMAGED
@@ -321,7 +321,7 @@ def _continue_values(recipe: Recipe) -> dict[str, Any]:
 def _refuse_other_data(recipe: Recipe) -> None:
     """Raise an error if the training data differs from that of the finished run."""
     folder = Path(recipe.output_dir)
-    if finished.read_final_record(folder):
+    if finished.read_finished_run(folder):
         load_corpus = TASKS[recipe.task].load_corpus
         corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
         resume.refuse_other_data(folder, folder, corpus.digest)
@@ -337,9 +337,9 @@ def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
         # A user can change the licences after a run has finished.
         data = saved.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = saved.replace(data=data, publishing=recipe.publishing).to_yaml()
-        end = finished.read_final_record(folder)
+        end = finished.read_finished_run(folder)
         if end is not None:
-            finished.write_final_record(folder, text, end.results, end.training_pairs)
+            finished.write_final_manifest(folder, text, end.results, end.training_pairs)
         else:
             write_whole(folder / RECIPE_FILE, text)
     push_result(recipe.output_dir, recipe.publishing)
@@ -505,8 +505,8 @@ def _delete_old_checkpoints(recipe: Recipe, checkpoint: Path) -> None:
 def _repair_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     """Write the damaged and missing final files of a finished run again."""
     folder = Path(recipe.output_dir)
-    final_record = finished.read_final_record(folder)
-    assert final_record is not None
+    finished_run = finished.read_finished_run(folder)
+    assert finished_run is not None
     if verify_manifest(folder, [WEIGHTS_FILE]) is None:
         model = _random_model(recipe, trainer.corpus)
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
@@ -517,7 +517,7 @@ def _repair_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
             folder,
             model,
             trainer.corpus,
-            final_record,
+            finished_run,
             lambda: run_results.score_test_split(trainer, recipe.data),
         )
     run_results.say_end(trainer)
@@ -535,7 +535,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
         found = _results_of_run(recipe, trainer, model, training)
         checkpoints.refuse_vanished_folder(folder)
         recipe_text = (folder / RECIPE_FILE).read_text(encoding="utf-8")
-        finished.write_final_record(folder, recipe_text, found.as_text(), corpus.digest)
+        finished.write_final_manifest(folder, recipe_text, found.as_text(), corpus.digest)
     run_results.say_end(trainer)
 
 

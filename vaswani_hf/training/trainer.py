@@ -204,7 +204,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.batches.save(staged, step)
         if self.weight_average is not None:
             self.weight_average.save(staged)
-        facts = {
+        metadata = {
             "step": step,
             # True if `save_steps` schedules a checkpoint at this step, and if no signal interrupted the
             # validation of the step.
@@ -216,7 +216,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             "target_tokens": int(self.target_tokens_seen),
             "training_pairs": self.corpus.digest,
         }
-        publish_checkpoint(staged, folder, facts)
+        publish_checkpoint(staged, folder, metadata)
         if self.losses.suspect_since is None:
             # Delete no checkpoint while the training seems to diverge, because the new checkpoint is perhaps
             # useless.
