@@ -45,6 +45,7 @@ from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.precedence_vaswani import DEFAULT_SEARCH
 from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH, NO_LIMIT
 from .comparison import largest_difference, report, sample_batch
 from .export_formats import (
@@ -181,7 +182,7 @@ def _search_options(
     if not factor or getattr(config, "max_length_b", None):
         factor = max(factor, _LENGTH_FACTOR)
     return {
-        "beam-size": config.num_beams or 4,
+        "beam-size": config.num_beams or DEFAULT_SEARCH["num_beams"],
         "normalize": 1.0 if config.length_penalty is None else config.length_penalty,
         "word-penalty": 0,
         # By default, Marian's search excludes the unknown token.

@@ -37,7 +37,6 @@ In tensor shapes, B is the number of sentences, K the number of beams, R the num
 sentence, P the prompt length, S the source length, T the target length and D the model width.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
@@ -59,6 +58,7 @@ from .length_limits_vaswani import depends_on_source, max_new_tokens_of, set_max
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrase_search_vaswani import search_again, unmet_phrases, warn_of_unmet_phrases
 from .phrases_vaswani import check_phrases
+from .precedence_vaswani import setting_of
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
 from .search_errors_vaswani import NoTranslationError, forbidding_settings
 from .search_strategies_vaswani import SearchStrategies
@@ -75,30 +75,6 @@ _INPUTS_OF_BEAMS = {
 }
 # The parameters of `GenerationMixin.generate` that are neither settings nor inputs of the model.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
-
-
-def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """Return the value of a setting for a `generate` call. A value in `settings` overrides
-    `settings["generation_config"]`, and `settings["generation_config"]` overrides `generation_config`, the
-    generation config of the checkpoint. A value in `settings` overrides the config fields even if the value
-    is None. A config field with the value None overrides nothing.
-    """
-    if name in settings:
-        return settings[name]
-    for config in (settings.get("generation_config"), generation_config):
-        value = getattr(config, name, None)
-        if value is not None:
-            return value
-    return None
-
-
-def config_with(
-    names: Sequence[str], settings: Mapping[str, Any], generation_config: Any
-) -> GenerationConfig:
-    """Return a generation config that contains the settings `names`. `setting_of` determines the value of
-    each setting.
-    """
-    return GenerationConfig(**{name: setting_of(name, settings, generation_config) for name in names})
 
 
 class VaswaniGeneration(GenerationMixin):
@@ -258,15 +234,14 @@ class VaswaniGeneration(GenerationMixin):
     ) -> tuple[GenerationConfig, dict[str, Any]]:
         """Complete the settings of a call, and prepare the inputs of the model."""
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
-        configs = (generation_config, self.generation_config)
-        for settings in (kwargs, *configs):
+        for settings in (kwargs, generation_config, self.generation_config):
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
+        given = {**kwargs, "generation_config": generation_config}
         for name in ("max_length", "min_length"):
             # Remove transformers' default value of a length setting that neither the call nor the checkpoint
             # sets.
-            values = [kwargs.get(name), *(getattr(given, name, None) for given in configs)]
-            if all(value is None for value in values):
+            if setting_of(name, given, self.generation_config) is None:
                 setattr(config, name, None)
         vars(config).update(fields)
         if "output_attentions" not in kwargs:
