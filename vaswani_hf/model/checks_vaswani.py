@@ -38,6 +38,11 @@ def is_int(value: Any, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def is_filled(value: Any) -> bool:
+    """Return False for None and for an empty list or tuple, else True."""
+    return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
+
+
 @dataclass(frozen=True)
 class Rule:
     """Describes which values an option or a config field can have.

@@ -27,9 +27,9 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
+from .checks_vaswani import is_filled
 from .configuration_vaswani import TARGET_FOLDER, decoder_start_token_id, eos_token_ids, is_vaswani
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import is_filled
 from .inputs_vaswani import TranslationOptions
 from .precedence_vaswani import completed_settings, config_with, setting_of
 from .requests_vaswani import Request, check_text
