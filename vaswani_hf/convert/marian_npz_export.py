@@ -174,8 +174,8 @@ def _search_options(
             "scores by a power of the length, and limits the length of a translation to a multiple of the "
             "source length."
         )
-    longest = model_config.max_position_embeddings
-    if model_config.position_embedding != "learned":
+    longest = model_config.position_table_size
+    if longest is None:
         lengths = [tokenizer.model_max_length for tokenizer in tokenizers]
         longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < NO_LIMIT)])
     factor = getattr(config, "max_length_a", None) or 0.0
@@ -300,9 +300,9 @@ def _add_position_tables(
     D] in `state`.
     """
     position_ids = torch.arange(num_positions, device=model.device)
-    if model.config.position_embedding == "learned":
+    if model.config.position_table_size is not None:
         # Repeat the last learned position, because Marian stops with an error if the table lacks a position.
-        position_ids = position_ids.clamp(max=model.config.max_position_embeddings - 1)
+        position_ids = position_ids.clamp(max=model.config.position_table_size - 1)
     for stack in (model.model.encoder, model.model.decoder):
         name = "encoder" if stack is model.model.encoder else "decoder"
         embedding = f"model.{name}.embed_tokens.weight"

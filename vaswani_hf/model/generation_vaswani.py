@@ -5,14 +5,14 @@ A call of `generate` has the following steps:
 1. `VaswaniGeneration.generate` completes the settings and the inputs of the call, and sets a length limit for
    each sentence.
 2. `_uses_own_search` chooses the search. This package runs beam search and plain greedy search. transformers
-   runs all other decoding methods, for example sampling. transformers also runs greedy search with a streamer,
-   logits processors, stopping criteria or `return_dict_in_generate`.
+   runs all other decoding methods, for example sampling. transformers also runs greedy search with a
+   streamer, logits processors, stopping criteria or `return_dict_in_generate`.
 3. `_run_own_search` or `_run_search_of_transformers` calls `generate` of transformers. For the search of this
    package, `_run_own_search` passes a `SearchMethod` of search_method_vaswani as `custom_generate`.
 4. `generate` of transformers creates the logits processors and the stopping criteria, and calls the methods
    that this file overrides, such as `_expand_inputs_for_generation`.
-5. `generate` of transformers calls the `SearchMethod` or a decoding method of transformers. `SearchMethod` runs
-   `BeamSearch` of beam_search_vaswani.
+5. `generate` of transformers calls the `SearchMethod` or a decoding method of transformers. `SearchMethod`
+   runs `BeamSearch` of beam_search_vaswani.
 
 This package adds settings to the settings of transformers. Each of the following settings can be an argument
 of `generate` or a field of `generation_config`:
@@ -41,8 +41,8 @@ of `generate` or a field of `generation_config`:
 
 This file is saved with every checkpoint because the models inherit `generate` from this file.
 
-In tensor shapes, B is the number of sentences, R the number of translations of a sentence, S the source length,
-T the target length and D the model width.
+In tensor shapes, B is the number of sentences, R the number of translations of a sentence, S the source
+length, T the target length and D the model width.
 """
 
 from dataclasses import replace

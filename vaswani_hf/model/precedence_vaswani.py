@@ -11,12 +11,12 @@ The first of the following places that contains a value determines the setting:
 6. The defaults of `SearchSettings`.
 
 In a generation config, None means that the config does not contain the setting. If a call has a
-`generation_config`, the places 3 and 5 are ignored. `max_new_tokens` and `max_length` count as one setting in
-the places 3 and 5: if an earlier place contains one of the two settings, both are ignored.
+`generation_config`, the places 3 and 5 are ignored. If an earlier place contains `max_new_tokens` or
+`max_length`, the places 3 and 5 determine neither of the two settings.
 
 `completed_settings` adds the settings of the places 3 and 5 to the arguments of a call of the translator.
-`setting_of` then needs only the places 1, 2, 4 and 6. `generate` of transformers reads the same four places in
-the same order.
+`setting_of` then needs only the places 1, 2, 4 and 6. `generate` of transformers reads the same four places
+in the same order.
 
 This file is saved with every checkpoint because the search and the translator read their settings with this
 file.

@@ -150,8 +150,8 @@ class SearchMethod:
 
 
 def _generate_output(search: BeamSearch, encoder_outputs: BaseModelOutput | None) -> Any:
-    """Return the token ids of a finished search, or with `return_dict_in_generate` the outputs that `generate`
-    of transformers returns.
+    """Return the token ids of a finished search. With `return_dict_in_generate`, return the outputs that
+    `generate` of transformers returns.
     """
     config = search.config
     sequences, scores, beam_indices = search.results()
