@@ -28,7 +28,7 @@ from vaswani_hf.cli.recipe_keys import read_keys
 from vaswani_hf.cli.train import RecipeOptions
 from vaswani_hf.cli.translate import TranslateOptions
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
-from vaswani_hf.model.translator_vaswani import DEFAULT_SEARCH
+from vaswani_hf.model.precedence_vaswani import DEFAULT_SEARCH
 from vaswani_hf.settings.base import properties_of
 from vaswani_hf.version import __version__
 

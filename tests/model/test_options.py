@@ -6,8 +6,8 @@ import pytest
 from sentences import refused
 from transformers import GenerationConfig
 
-from vaswani_hf.model.generation_vaswani import setting_of
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
+from vaswani_hf.model.precedence_vaswani import completed_settings, setting_of
 
 
 @pytest.mark.parametrize("kind", [SearchSettings, TranslationOptions])
@@ -71,6 +71,41 @@ def test_settings_of_sampling_need_sampling():
 
 def test_the_call_comes_first_then_its_config_then_the_checkpoint():
     checkpoint, config = GenerationConfig(num_beams=2), GenerationConfig(num_beams=3)
-    assert setting_of("num_beams", {"num_beams": None, "generation_config": config}, checkpoint) is None
+    assert setting_of("num_beams", {"num_beams": None, "generation_config": config}, checkpoint) == 1
     assert setting_of("num_beams", {"generation_config": config}, checkpoint) == 3
     assert setting_of("num_beams", {"generation_config": GenerationConfig()}, checkpoint) == 2
+    assert setting_of("length_penalty", {}, checkpoint) == 1.0
+    assert setting_of("suppress_tokens", {}, checkpoint) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "of_task", "of_checkpoint", "expected"),
+    [
+        ({}, {}, {}, {"num_beams": 4, "max_new_tokens": 256}),
+        ({"num_beams": None}, {"num_beams": 2}, {}, {"num_beams": None, "max_new_tokens": 256}),
+        (
+            {"num_beams": 3},
+            {"num_beams": 2, "top_k": 5},
+            {},
+            {"num_beams": 3, "top_k": 5, "max_new_tokens": 256},
+        ),
+        ({}, {"num_beams": 2}, {"num_beams": 5, "max_length": 9}, {"num_beams": 2}),
+        ({"max_length": 7}, {"max_new_tokens": 8}, {}, {"max_length": 7, "num_beams": 4}),
+        (
+            {},
+            {"max_length": 8, "max_new_tokens": 6},
+            {},
+            {"max_length": 8, "max_new_tokens": 6, "num_beams": 4},
+        ),
+        ({"generation_config": None}, {}, {"num_beams": 2, "max_length": 9}, {"generation_config": None}),
+    ],
+)
+def test_the_settings_of_the_task_and_the_defaults_complete_a_call(
+    arguments, of_task, of_checkpoint, expected
+):
+    checkpoint = GenerationConfig(**of_checkpoint)
+    assert completed_settings(arguments, of_task, checkpoint, is_vaswani=False) == expected
+    of_vaswani = completed_settings(arguments, of_task, checkpoint, is_vaswani=True)
+    assert of_vaswani == {name: value for name, value in expected.items() if value != 256}
+    with_config = {**arguments, "generation_config": GenerationConfig()}
+    assert completed_settings(with_config, of_task, checkpoint, is_vaswani=False) == with_config

@@ -134,7 +134,7 @@ def test_a_new_setting_of_the_search_is_refused_by_name(folders, monkeypatch):
     new = ("diversity", float, option(0.0))
     wider = make_dataclass("WiderSettings", [new], bases=(SearchSettings,), frozen=True)
     monkeypatch.setattr(ctranslate2, "SearchSettings", wider)
-    monkeypatch.setattr(ctranslate2, "DECODING_SETTINGS", {**DECODING_SETTINGS, "diversity": 0.0})
+    monkeypatch.setitem(DECODING_SETTINGS, "diversity", 0.0)
     engine = load_ctranslate2_translator(folders[1], "cpu")
     assert list(engine.translate(["one"], diversity=0.0)) == list(engine.translate(["one"]))
     message = "^`diversity` must be 0.0 with the engine ctranslate2, which does not support other values, but is 0.5.$"

@@ -21,8 +21,8 @@ from transformers import GenerationConfig, LogitsProcessor
 
 from ..model.beams_vaswani import Candidates, exists
 from ..model.configuration_vaswani import eos_token_ids
-from ..model.generation_vaswani import config_with, setting_of
 from ..model.length_limits_vaswani import TRANSFORMERS_LIMIT, max_new_tokens_of
+from ..model.precedence_vaswani import config_with, setting_of
 from ..model.search_strategies_vaswani import (
     PenaltyScorer,
     RunningSearch,
@@ -198,7 +198,7 @@ class ProcessorRecorder(LogitsProcessor):
         self.settings = settings
         self.generation_config = generation_config
         self.prompt_length = 0
-        self.num_beams = self._setting("num_beams") or 1
+        self.num_beams = self._setting("num_beams")
         self.end_ids = eos_token_ids(generation_config)
         self.num_candidates = max(2, 1 + len(self.end_ids)) * self.num_beams
 
@@ -224,8 +224,7 @@ class ProcessorRecorder(LogitsProcessor):
         if not self.tree.nodes:
             return None
         early_stopping = self._setting("early_stopping")
-        length_penalty = self._setting("length_penalty")
-        config = GenerationConfig(length_penalty=1.0 if length_penalty is None else length_penalty)
+        config = GenerationConfig(length_penalty=self._setting("length_penalty"))
         record = SearchRecord(
             num_beams=self.num_beams,
             length_penalty=config.length_penalty,

@@ -18,12 +18,10 @@ from ..checkpoint.files import CHECKPOINT_FILES
 from ..checkpoint.loading import checkpoint_folder
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import setting_of
 from ..model.inputs_vaswani import SearchSettings, TranslationOptions
 from ..model.requests_vaswani import make_requests
 from ..model.search_strategies_vaswani import considers_all_lengths
 from ..model.tokenizing_vaswani import TOKENIZING
-from ..model.translator_vaswani import DEFAULT_SEARCH
 from ..processor import processor_name
 from ..publish.certificate import Certificate, CertificateRow, hashes_of_weights
 from ..settings.names import alternatives
@@ -144,8 +142,7 @@ class _Certification:
         self.references = list(references)
         self.evaluation = evaluation
         self.engine = _Checkpoint(folder)
-        of_checkpoint = self.engine.translator.backend.generation_config.num_beams
-        self.num_beams = num_beams or of_checkpoint or DEFAULT_SEARCH["num_beams"]
+        self.num_beams = num_beams or self.engine.translator.setting("num_beams")
         self._expected: dict[str, _Expected] = {}
 
     def own_rows(self) -> list[CertificateRow]:
@@ -163,10 +160,9 @@ class _Certification:
         return self._expected[key]
 
     def _search(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        config = self.engine.translator.backend.generation_config
         search: dict[str, Any] = {"num_beams": self.num_beams}
         for name, default in SCORE_PER_TOKEN.items():
-            value = setting_of(name, changes, config)
+            value = self.engine.translator.setting(name, **changes)
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
             # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.

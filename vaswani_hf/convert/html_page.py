@@ -36,7 +36,7 @@ from ..checkpoint.tokenizers import Tokenizers, is_tree_tokenizer
 from ..model import text_rules_vaswani as text_rules
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.translator_vaswani import DEFAULT_SEARCH
+from ..model.precedence_vaswani import DEFAULT_SEARCH
 from ..settings.names import alternatives
 from .comparison import largest_difference_of_rows, log_probs_of, report, sample_ids
 from .export_formats import (

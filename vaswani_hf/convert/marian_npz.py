@@ -516,7 +516,7 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
     # Leave out tokens whose id is too large for the embedding, as Marian does.
     ids = {token: number for token, number in vocabulary.ids.items() if number < pad}
     ids[start] = pad
-    length = config.max_position_embeddings if config.position_embedding == "learned" else None
+    length = config.position_table_size
     special = SpecialTokens(pad=start, start=start, end=vocabulary.end, unknown=vocabulary.unknown)
     if vocabulary.segmenter is None:
         return word_tokenizer(ids, special, model_max_length=length)
@@ -538,11 +538,11 @@ def _comparison(
     file: Path, vocabularies: list[_Vocabulary], sizes: tuple[int, int], config: VaswaniConfig
 ) -> Callable[[Any], float] | None:
     """Return a function for `Imported.compare`, or None if pymarian is missing or cannot run the model."""
-    is_learned = config.position_embedding == "learned"
+    num_positions = config.position_table_size
     # Marian 1.12.42 cannot run models of the type "transformer" with learned positions.
-    if find_spec("pymarian") is None or (is_learned and config.layer_norm_eps == EPSILONS[OLD_TYPE]):
+    is_unsupported = num_positions is not None and config.layer_norm_eps == EPSILONS[OLD_TYPE]
+    if find_spec("pymarian") is None or is_unsupported:
         return None
-    num_positions = config.max_position_embeddings if is_learned else None
     return lambda model: marian_difference(
         file, model, sizes, vocabularies[0].ids[vocabularies[0].end], num_positions
     )
@@ -550,10 +550,9 @@ def _comparison(
 
 def _notes(search: Mapping[str, Any], vocabularies: list[_Vocabulary], config: VaswaniConfig) -> list[str]:
     notes = []
-    if config.position_embedding == "learned":
+    if config.position_table_size is not None:
         notes.append(
-            f"The model has {config.max_position_embeddings:,} learned positions, so longer texts are "
-            "truncated."
+            f"The model has {config.position_table_size:,} learned positions, so longer texts are truncated."
         )
     if any(vocabulary.segmenter is None for vocabulary in vocabularies):
         notes.append(SPLITS_AT_SPACES)

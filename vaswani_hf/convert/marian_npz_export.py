@@ -45,6 +45,7 @@ from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.precedence_vaswani import DEFAULT_SEARCH
 from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH, NO_LIMIT
 from .comparison import largest_difference, report, sample_batch
 from .export_formats import (
@@ -173,15 +174,15 @@ def _search_options(
             "scores by a power of the length, and limits the length of a translation to a multiple of the "
             "source length."
         )
-    longest = model_config.max_position_embeddings
-    if model_config.position_embedding != "learned":
+    longest = model_config.position_table_size
+    if longest is None:
         lengths = [tokenizer.model_max_length for tokenizer in tokenizers]
         longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < NO_LIMIT)])
     factor = getattr(config, "max_length_a", None) or 0.0
     if not factor or getattr(config, "max_length_b", None):
         factor = max(factor, _LENGTH_FACTOR)
     return {
-        "beam-size": config.num_beams or 4,
+        "beam-size": config.num_beams or DEFAULT_SEARCH["num_beams"],
         "normalize": 1.0 if config.length_penalty is None else config.length_penalty,
         "word-penalty": 0,
         # By default, Marian's search excludes the unknown token.
@@ -300,9 +301,9 @@ def _add_position_tables(
     D] in `state`.
     """
     position_ids = torch.arange(num_positions, device=model.device)
-    if model.config.position_embedding == "learned":
+    if model.config.position_table_size is not None:
         # Repeat the last learned position, because Marian stops with an error if the table lacks a position.
-        position_ids = position_ids.clamp(max=model.config.max_position_embeddings - 1)
+        position_ids = position_ids.clamp(max=model.config.position_table_size - 1)
     for stack in (model.model.encoder, model.model.decoder):
         name = "encoder" if stack is model.model.encoder else "decoder"
         embedding = f"model.{name}.embed_tokens.weight"

@@ -70,8 +70,8 @@ def export_onnx(
 
 
 def refuse_short_table(config: VaswaniConfig, format: str) -> None:
-    """Raise a ValueError if the table of learned positions is too short to trace the model."""
-    if config.position_embedding == "learned" and config.max_position_embeddings < TRACED_LENGTH:
+    """Raise a ValueError if the position table is too short to trace the model."""
+    if config.num_positions < TRACED_LENGTH:
         raise InvalidValueError(
             f"`max_position_embeddings` is {config.max_position_embeddings}, but the format {format} needs "
             f"at least {TRACED_LENGTH}, because the model is traced with {TRACED_LENGTH} tokens."

@@ -89,11 +89,11 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
 def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
     """Return the number of rows that a position table needs for the longest input and output. The number is
     at least 1,074, because a source sentence can have 1,024 tokens, and a translation can have 50 tokens more
-    than its source sentence. If the model has learned positions, return the number of rows of its position
+    than its source sentence. If the model already has a position table, return the number of rows of this
     table.
     """
-    if model.config.position_embedding == "learned":
-        return model.config.max_position_embeddings
+    if model.config.position_table_size is not None:
+        return model.config.position_table_size
     config = model.generation_config
     lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < NO_LIMIT]
     longest = max(lengths, default=DEFAULT_MAX_LENGTH)

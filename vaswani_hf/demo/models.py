@@ -39,7 +39,7 @@ def load_directions(names: Sequence[str], device: str | None) -> "list[Direction
             translate=TranslationPipeline(
                 translator.model, translator.source_tokenizer, target_tokenizer=translator.target_tokenizer
             ),
-            num_beams=translator.model.generation_config.num_beams or 4,
+            num_beams=translator.setting("num_beams"),
             examples=[example.source for example in examples],
             explain=partial(_explanation_page, translator, Path(name).name),
         )

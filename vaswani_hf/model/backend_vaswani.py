@@ -29,9 +29,9 @@ from .attention_vaswani import AttentionRecorder
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_vaswani
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import config_with, setting_of
 from .length_limits_vaswani import LENGTH_SETTINGS, PAPER_LIMIT, TRANSFORMERS_LIMIT, max_new_tokens_of
 from .phrases_vaswani import forbidden_tokens
+from .precedence_vaswani import config_with, setting_of
 from .processors_vaswani import FiniteLogits
 from .search_errors_vaswani import NotFiniteError
 

@@ -42,6 +42,11 @@ def is_int(value: Any, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def is_filled(value: Any) -> bool:
+    """Return False for None and for an empty list or tuple, else True."""
+    return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
+
+
 class Limits(TypedDict, total=False):
     """The limits of a number, with the names that pydantic uses."""
 

@@ -538,11 +538,18 @@ class VaswaniConfig(PreTrainedConfig):
         return (self.norm_position_of_decoder if is_decoder else None) or self.norm_position
 
     @property
-    def num_positions(self) -> float:
-        """The maximum number of tokens that the model can read: the size of the table of learned positions,
-        or infinity without a table.
+    def position_table_size(self) -> int | None:
+        """The number of rows of the position table, or None if the model computes its position encodings. A
+        model with a position table cannot read more tokens than the table has rows.
         """
-        return self.max_position_embeddings if self.position_embedding == "learned" else math.inf
+        return self.max_position_embeddings if self.position_embedding == "learned" else None
+
+    @property
+    def num_positions(self) -> float:
+        """The maximum number of tokens that the model can read: `position_table_size`, or infinity without a
+        position table.
+        """
+        return math.inf if self.position_table_size is None else self.position_table_size
 
     def has_final_norm(self, is_decoder: bool) -> bool:
         """Return True if a LayerNorm follows the last layer of the decoder (for `is_decoder` True) or of the

@@ -12,10 +12,10 @@ from transformers import GenerationConfig
 from transformers.utils import logging
 
 from .backend_vaswani import Backend, Segment, language_token
-from .generation_vaswani import config_with
 from .glossary_vaswani import Glossary
 from .length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
 from .phrases_vaswani import forbidden_tokens, has_ordinary_tokens, repeated_ngram
+from .precedence_vaswani import config_with
 from .requests_vaswani import Request
 from .tokenizing_vaswani import phrase_token_ids, prefix_token_ids
 

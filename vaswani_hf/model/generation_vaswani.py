@@ -1,10 +1,18 @@
 """Defines the method `generate` of the models.
 
-`VaswaniGeneration.generate` adds missing settings to a call, and sets a length limit for each sentence. This
-package runs beam search and plain greedy search. transformers calls `SearchMethod` as its `custom_generate`
-function, and `SearchMethod` runs `BeamSearch` of beam_search_vaswani. transformers runs all other decoding
-methods, for example sampling. transformers also runs greedy search with a streamer, logits processors,
-stopping criteria or `return_dict_in_generate`.
+A call of `generate` has the following steps:
+
+1. `VaswaniGeneration.generate` completes the settings and the inputs of the call, and sets a length limit for
+   each sentence.
+2. `_uses_own_search` chooses the search. This package runs beam search and plain greedy search. transformers
+   runs all other decoding methods, for example sampling. transformers also runs greedy search with a
+   streamer, logits processors, stopping criteria or `return_dict_in_generate`.
+3. `_run_own_search` or `_run_search_of_transformers` calls `generate` of transformers. For the search of this
+   package, `_run_own_search` passes a `SearchMethod` of search_method_vaswani as `custom_generate`.
+4. `generate` of transformers creates the logits processors and the stopping criteria, and calls the methods
+   that this file overrides, such as `_expand_inputs_for_generation`.
+5. `generate` of transformers calls the `SearchMethod` or a decoding method of transformers. `SearchMethod`
+   runs `BeamSearch` of beam_search_vaswani.
 
 This package adds settings to the settings of transformers. Each of the following settings can be an argument
 of `generate` or a field of `generation_config`:
@@ -33,73 +41,38 @@ of `generate` or a field of `generation_config`:
 
 This file is saved with every checkpoint because the models inherit `generate` from this file.
 
-In tensor shapes, B is the number of sentences, K the number of beams, R the number of translations of a
-sentence, P the prompt length, S the source length, T the target length and D the model width.
+In tensor shapes, B is the number of sentences, R the number of translations of a sentence, S the source
+length, T the target length and D the model width.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StopStringCriteria
-from transformers.generation import GenerationMode, StoppingCriteriaList, utils
+from transformers.generation import GenerationMode, StoppingCriteriaList
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, SearchTask
+from .checks_vaswani import is_filled
 from .configuration_vaswani import decoder_start_token_id
-from .ensemble_vaswani import add_ensemble, checked_models
+from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields
 from .length_limits_vaswani import depends_on_source, max_new_tokens_of, set_max_new_tokens
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
-from .phrase_search_vaswani import search_again, unmet_phrases, warn_of_unmet_phrases
 from .phrases_vaswani import check_phrases
+from .precedence_vaswani import setting_of
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
-from .search_errors_vaswani import NoTranslationError, forbidding_settings
+from .search_method_vaswani import SearchMethod
 from .search_strategies_vaswani import SearchStrategies
 
-# Names of model inputs. When the search of a sentence has finished, the search can remove the rows of the
-# sentence from these inputs. If a call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in
-# the batch until the whole search ends.
-_INPUTS_OF_BEAMS = {
-    "attention_mask",
-    "decoder_attention_mask",
-    "encoder_outputs",
-    CACHE_NAME,
-    "use_cache",
-}
 # The names of the parameters of `GenerationMixin.generate`, such as `streamer`. Search settings, such as
 # `num_beams`, are not in the signature.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
-
-
-def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """Return the value of a setting for a `generate` call. A value in `settings` overrides
-    `settings["generation_config"]`, and `settings["generation_config"]` overrides `generation_config`, the
-    generation config of the checkpoint. A value in `settings` overrides the config fields even if the value
-    is None. A config field with the value None overrides nothing.
-    """
-    if name in settings:
-        return settings[name]
-    for config in (settings.get("generation_config"), generation_config):
-        value = getattr(config, name, None)
-        if value is not None:
-            return value
-    return None
-
-
-def config_with(
-    names: Sequence[str], settings: Mapping[str, Any], generation_config: Any
-) -> GenerationConfig:
-    """Return a generation config with the settings that `names` lists. `setting_of` determines the value of
-    each setting.
-    """
-    return GenerationConfig(**{name: setting_of(name, settings, generation_config) for name in names})
 
 
 class VaswaniGeneration(GenerationMixin):
@@ -117,15 +90,6 @@ class VaswaniGeneration(GenerationMixin):
     # The class of the `search` argument of `generate`. A model that was loaded with `trust_remote_code` has
     # its own copy of `SearchStrategies`.
     search_class = SearchStrategies
-
-    def save_pretrained(self, *args, **kwargs):
-        """Validate the generation config, and then save the model as transformers does."""
-        validate_search_fields(self.generation_config)
-        if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
-            # If `_from_model_config` were True, transformers would treat the generation config as a copy of
-            # the model's config, and remove the settings that this package adds.
-            self.generation_config._from_model_config = False
-        return super().save_pretrained(*args, **kwargs)
 
     @torch.no_grad()
     def generate(
@@ -166,26 +130,26 @@ class VaswaniGeneration(GenerationMixin):
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         if "past_key_values" in kwargs:
             kwargs[CACHE_NAME] = kwargs.pop("past_key_values")
-        strategies = self._strategies(kwargs)
+        strategies = self._pop_strategies(kwargs)
         arguments = {name: kwargs.pop(name) for name in _ARGUMENTS & kwargs.keys()}
         arguments["logits_processor"] = logits_processor
         arguments["stopping_criteria"] = stopping_criteria
         if arguments.get("custom_generate") is not None:
             return super().generate(inputs, generation_config, **arguments, **kwargs)
-        config, model_kwargs = self._settings(generation_config, kwargs)
+        config, model_kwargs = self._complete_settings(generation_config, kwargs)
         source = inputs if inputs is not None else model_kwargs.pop("input_ids", None)
-        self._complete_masks(source, config, model_kwargs)
+        self._complete_inputs(source, config, model_kwargs)
         lengths = self._limit_lengths(source, config, model_kwargs)
-        mode = config.get_generation_mode(arguments.get("assistant_model"))
-        if self._uses_own_search(mode, config, strategies, arguments.get("streamer")):
+        if self._uses_own_search(config, model_kwargs, arguments, strategies):
             return self._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
-        if lengths is not None:
-            limit = SentenceLimitCriteria(lengths, config)
-            arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), limit])
-        return super().generate(source, config, **arguments, **model_kwargs)
+        return self._run_search_of_transformers(source, config, model_kwargs, lengths, arguments)
 
-    def _strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
-        """Remove the arguments of the search from `kwargs`, and return them as `SearchStrategies`."""
+    # Step 1: the settings, the inputs and the length limits
+
+    def _pop_strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
+        """Remove the arguments of the search from `kwargs`, and return them as `SearchStrategies`. The other
+        arguments override the fields of the argument `search`.
+        """
         strategies = kwargs.pop("search", None) or SearchStrategies()
         if not isinstance(strategies, SearchStrategies):
             raise InvalidValueError(
@@ -211,103 +175,42 @@ class VaswaniGeneration(GenerationMixin):
                 )
         return strategies
 
-    def _uses_own_search(
-        self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
-    ) -> bool:
-        """Return True to run the search of this package, and False to run a decoding method of transformers.
-        Raise an error if one argument needs the search of this package, and another argument needs a decoding
-        method of transformers.
-        """
-        is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
-        if is_beam_search and streamer is not None:
-            raise InvalidValueError(
-                "`streamer` needs `num_beams=1`, because a streamer shows only one beam, but `num_beams` "
-                f"is {config.num_beams}."
-            )
-        if is_beam_search:
-            return True
-        for name, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
-            if strategies.given and is_given:
-                raise InvalidValueError(
-                    f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove "
-                    f"`{name}`."
-                )
-        is_greedy = mode == GenerationMode.GREEDY_SEARCH and streamer is None
-        return is_greedy and (bool(strategies.given) or not config.return_dict_in_generate)
-
-    def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        # With a streamer, check the logits at each step instead of after the last step. The check costs no
-        # time, because a streamer waits for each token anyway.
-        at_once = kwargs.get("streamer") is not None
-        finite = FiniteLogits(at_once)
-        left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(), at_once)
-        processors = LogitsProcessorList([*logits_processor])
-        if not generation_config.remove_invalid_values:
-            processors.insert(0, finite)
-        if logits_processor:
-            processors.append(left)
-        outputs = super()._sample(
-            input_ids, processors, stopping_criteria, generation_config, *args, **kwargs
-        )
-        num_sentences = len(input_ids) // generation_config.num_return_sequences
-        finite.raise_for_marked_row(num_sentences)
-        left.raise_for_marked_row(num_sentences)
-        return outputs
-
-    def _settings(
-        self, generation_config: Any, kwargs: dict[str, Any]
+    def _complete_settings(
+        self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
     ) -> tuple[GenerationConfig, dict[str, Any]]:
-        """Complete the settings of a call, and prepare the inputs of the model."""
-        fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
-        configs = (generation_config, self.generation_config)
-        for settings in (kwargs, *configs):
+        """Return a config with all settings of a call, and the inputs of the model in `kwargs`."""
+        added = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
+        for settings in (kwargs, generation_config, self.generation_config):
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
+        given = {**kwargs, "generation_config": generation_config}
         for name in ("max_length", "min_length"):
             # Remove transformers' default value of a length setting that neither the call nor the checkpoint
             # sets.
-            values = [kwargs.get(name), *(getattr(given, name, None) for given in configs)]
-            if all(value is None for value in values):
+            if setting_of(name, given, self.generation_config) is None:
                 setattr(config, name, None)
-        vars(config).update(fields)
+        vars(config).update(added)
         if "output_attentions" not in kwargs:
             config.output_attentions = config.output_attentions or self.config.output_attentions
         config.length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
         validate_search_fields(config)
         return config, model_kwargs
 
-    def _prepare_generation_config(self, generation_config, **kwargs):
-        if getattr(generation_config, "_is_complete", False):
-            # If `_run_own_search` has marked the config as complete, return the config unchanged, because
-            # transformers would replace each None by a default.
-            return generation_config, kwargs
-        return super()._prepare_generation_config(generation_config, **kwargs)
-
-    def _prepare_cache_for_generation(self, config, model_kwargs, mode, *args, **kwargs):
-        # Do not use a sliding cache for assisted decoding. Assisted decoding can discard new tokens, and a
-        # sliding cache cannot restore the older tokens that the new tokens replaced.
-        is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
-        is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
-        if (
-            is_sliding
-            and model_kwargs.get(CACHE_NAME) is None
-            and any(self.config.windows_of(is_causal=True))
-        ):
-            model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
-            config.cache_implementation = None
-        return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
-
-    def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    def _complete_inputs(
+        self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
+    ) -> None:
         """Infer missing masks from the positions of `<pad>`. Add the start token to prompts without it."""
         if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
             # Infer the source mask before the search, because the decoder does not receive the source tokens.
             source_mask = self._infer_source_mask(source)
             if source_mask is not None:
                 model_kwargs["attention_mask"] = source_mask.long()
-        prompt = model_kwargs.get("decoder_input_ids")
+        if model_kwargs.get("decoder_input_ids") is not None:
+            self._complete_prompt(config, model_kwargs)
+
+    def _complete_prompt(self, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+        prompt = model_kwargs["decoder_input_ids"]
         mask = model_kwargs.get("decoder_attention_mask")
-        if prompt is None:
-            return
         start = decoder_start_token_id(config)
         if start is not None:
             column = torch.as_tensor(start, device=prompt.device).view(-1, 1).expand(len(prompt), 1)  # [B, 1]
@@ -332,21 +235,18 @@ class VaswaniGeneration(GenerationMixin):
         """
         prompt = model_kwargs.get("decoder_input_ids")
         prompt_length = 1 if prompt is None else prompt.shape[1]
-        # Compute the length limit of the batch from the source length with padding, because no source of the
-        # batch is longer.
-        padded_length = self._source_length(source, model_kwargs)
-        num_positions = self.config.num_positions
         limit_of = partial(
-            max_new_tokens_of, config, prompt_length=prompt_length, num_positions=num_positions
+            max_new_tokens_of, config, prompt_length=prompt_length, num_positions=self.config.num_positions
         )
-        longest = limit_of(padded_length)
         lengths = None
         mask = model_kwargs.get("attention_mask")
         if mask is not None and depends_on_source(config):
             source_lengths = (mask != 0).sum(dim=1).tolist()
             limits = [prompt_length + limit_of(source_length) for source_length in source_lengths]
             lengths = torch.tensor(limits, device=mask.device)
-        set_max_new_tokens(config, longest, prompt_length)
+        # Compute the length limit of the batch from the padded source length, because no source has more
+        # tokens than the padded length.
+        set_max_new_tokens(config, limit_of(self._source_length(source, model_kwargs)), prompt_length)
         return lengths
 
     def _source_length(self, source: torch.Tensor | None, model_kwargs: dict[str, Any]) -> int:
@@ -358,6 +258,53 @@ class VaswaniGeneration(GenerationMixin):
         if model_kwargs.get("encoder_outputs") is not None:
             return model_kwargs["encoder_outputs"][0].shape[1]
         return 1
+
+    # Step 2: the choice of the search
+
+    def _uses_own_search(
+        self,
+        config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        arguments: dict[str, Any],
+        strategies: SearchStrategies,
+    ) -> bool:
+        """Return True to run the search of this package, and False to run a decoding method of transformers.
+        Raise an error if one argument needs the search of this package, and another argument needs a decoding
+        method of transformers.
+        """
+        mode = config.get_generation_mode(arguments.get("assistant_model"))
+        has_streamer = arguments.get("streamer") is not None
+        if mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
+            if has_streamer:
+                raise InvalidValueError(
+                    "`streamer` needs `num_beams=1`, because a streamer shows only one beam, but `num_beams` "
+                    f"is {config.num_beams}."
+                )
+            return True
+        for name, is_given in (("do_sample", config.do_sample), ("streamer", has_streamer)):
+            if strategies.given and is_given:
+                raise InvalidValueError(
+                    f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove "
+                    f"`{name}`."
+                )
+        if mode != GenerationMode.GREEDY_SEARCH or has_streamer:
+            return False
+        return bool(strategies.given) or not config.return_dict_in_generate
+
+    # Step 3: the call of `generate` of transformers
+
+    def _run_search_of_transformers(
+        self,
+        source: torch.Tensor | None,
+        config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        lengths: torch.Tensor | None,
+        arguments: dict[str, Any],
+    ) -> Any:
+        """Call `generate` of transformers with a decoding method of transformers."""
+        if lengths is not None:
+            _add_criterion(SentenceLimitCriteria(lengths, config), arguments)
+        return super().generate(source, config, **arguments, **model_kwargs)
 
     def _run_own_search(
         self,
@@ -371,29 +318,28 @@ class VaswaniGeneration(GenerationMixin):
         """Call `generate` of transformers with a `custom_generate` that runs the search of this package."""
         tokenizer = model_kwargs.pop("tokenizer", None)
         if tokenizer is not None and config.stop_strings:
-            # transformers does not pass the tokenizer to `custom_generate`.
-            stop = StopStringCriteria(tokenizer, config.stop_strings)
-            arguments["stopping_criteria"] = StoppingCriteriaList(
-                [*(arguments["stopping_criteria"] or ()), stop]
-            )
+            # Create the criterion here, because transformers does not pass the tokenizer to
+            # `custom_generate`.
+            _add_criterion(StopStringCriteria(tokenizer, config.stop_strings), arguments)
             config.stop_strings = None
-        has_own_cache = model_kwargs.get(CACHE_NAME) is not None
-        if not has_own_cache and config.use_cache and config.cache_implementation is None:
+        has_given_cache = model_kwargs.get(CACHE_NAME) is not None
+        if not has_given_cache and config.use_cache and config.cache_implementation is None:
             # Create the cache here, because `decoding_cache` is faster than the function of transformers that
             # creates the same cache.
             model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
-            check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
-        synced_gpus = arguments.get("synced_gpus")
-        if synced_gpus is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
-            # With DeepSpeed ZeRO-3 or FSDP, all processes must run the same number of decoding steps, because
-            # each process stores a part of the model.
-            synced_gpus = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+            check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_given_cache)
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
         # Mark the config as complete, so that `_prepare_generation_config` adds no defaults.
         config._is_complete = True
-        arguments["custom_generate"] = SearchMethod(source, lengths, strategies, has_own_cache, synced_gpus)
+        arguments["custom_generate"] = SearchMethod(
+            source=source,
+            lengths=lengths,
+            strategies=strategies,
+            has_given_cache=has_given_cache,
+            synced_gpus=self._synced_gpus(arguments),
+        )
         return super().generate(source, config, **arguments, **model_kwargs)
 
     def _encode(
@@ -418,6 +364,24 @@ class VaswaniGeneration(GenerationMixin):
             attentions=getattr(encoded, "attentions", None),
         )
 
+    def _synced_gpus(self, arguments: dict[str, Any]) -> bool | None:
+        """Return True if all processes must run the same number of decoding steps. With DeepSpeed ZeRO-3 or
+        FSDP, each process stores a part of the model, and each step needs all processes.
+        """
+        synced_gpus = arguments.get("synced_gpus")
+        if synced_gpus is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
+            return torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+        return synced_gpus
+
+    # Step 4: the methods that `generate` of transformers calls, in the order of the calls
+
+    def _prepare_generation_config(self, generation_config, **kwargs):
+        if getattr(generation_config, "_is_complete", False):
+            # If `_run_own_search` has marked the config as complete, return the config unchanged, because
+            # transformers would replace each None by a default.
+            return generation_config, kwargs
+        return super()._prepare_generation_config(generation_config, **kwargs)
+
     def _expand_inputs_for_generation(
         self, expand_size=1, is_encoder_decoder=False, input_ids=None, encoder_outputs=None, **model_kwargs
     ):
@@ -440,14 +404,38 @@ class VaswaniGeneration(GenerationMixin):
             model_kwargs["attention_mask"] = source_mask
         return input_ids, model_kwargs
 
-    def create_masks_for_generate(self, config, inputs_embeds, attention_mask, **kwargs):
-        """Return the mask [B, 1, T, S] that a static cache needs. If a layer has a `local_mask`, return
-        `attention_mask` unchanged. The layers then need different masks, and `forward` creates the masks.
-        """
-        attentions = [layer.self_attn for layer in self.get_decoder().layers]
-        if any(attention.local_mask is not None for attention in attentions):
-            return attention_mask
-        return self_attention_masks(attentions, inputs_embeds, attention_mask, kwargs[CACHE_NAME])[0]
+    def _prepare_cache_for_generation(self, config, model_kwargs, mode, *args, **kwargs):
+        # Do not use a sliding cache for assisted decoding. Assisted decoding can discard new tokens, and a
+        # sliding cache cannot restore the older tokens that the new tokens replaced.
+        is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
+        is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
+        if (
+            is_sliding
+            and model_kwargs.get(CACHE_NAME) is None
+            and any(self.config.windows_of(is_causal=True))
+        ):
+            model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
+            config.cache_implementation = None
+        return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
+
+    def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
+        # With a streamer, check the logits at each step instead of after the last step. The check costs no
+        # time, because a streamer waits for each token anyway.
+        at_once = kwargs.get("streamer") is not None
+        finite = FiniteLogits(at_once)
+        left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(), at_once)
+        processors = LogitsProcessorList([*logits_processor])
+        if not generation_config.remove_invalid_values:
+            processors.insert(0, finite)
+        if logits_processor:
+            processors.append(left)
+        outputs = super()._sample(
+            input_ids, processors, stopping_criteria, generation_config, *args, **kwargs
+        )
+        num_sentences = len(input_ids) // generation_config.num_return_sequences
+        finite.raise_for_marked_row(num_sentences)
+        left.raise_for_marked_row(num_sentences)
+        return outputs
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
@@ -465,9 +453,40 @@ class VaswaniGeneration(GenerationMixin):
                 inputs[name] = mask.bool()[:, None, None]
         return inputs
 
+    def create_masks_for_generate(self, config, inputs_embeds, attention_mask, **kwargs):
+        """Return the mask [B, 1, T, S] that a static cache needs. If a layer has a `local_mask`, return
+        `attention_mask` unchanged. The layers then need different masks, and `forward` creates the masks.
+        """
+        attentions = [layer.self_attn for layer in self.get_decoder().layers]
+        if any(attention.local_mask is not None for attention in attentions):
+            return attention_mask
+        return self_attention_masks(attentions, inputs_embeds, attention_mask, kwargs[CACHE_NAME])[0]
+
+    # Methods of transformers that users call
+
     def compute_transition_scores(self, *args, **kwargs):
         model: Any = _TargetVocabulary(self.config.decoder_vocab_size)
         return GenerationMixin.compute_transition_scores(model, *args, **kwargs)
+
+    def save_pretrained(self, *args, **kwargs):
+        """Validate the generation config, and then save the model as transformers does."""
+        validate_search_fields(self.generation_config)
+        if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
+            # If `_from_model_config` were True, transformers would treat the generation config as a copy of
+            # the model's config, and remove the settings that this package adds.
+            self.generation_config._from_model_config = False
+        return super().save_pretrained(*args, **kwargs)
+
+
+def _add_criterion(criterion: Any, arguments: dict[str, Any]) -> None:
+    criteria = arguments["stopping_criteria"] or ()
+    arguments["stopping_criteria"] = StoppingCriteriaList([*criteria, criterion])
+
+
+class SharedEncoderOutput(BaseModelOutput):
+    """The encoder output [B, S, D], with one row per sentence. All beams of a sentence use the same row of
+    the encoder output.
+    """
 
 
 class _TargetVocabulary:
@@ -484,146 +503,3 @@ class _TargetVocabulary:
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
         """Return `self`, because transformers reads only the attribute `vocab_size` of the text config."""
         return self
-
-
-class SharedEncoderOutput(BaseModelOutput):
-    """The encoder output [B, S, D], with one row per sentence. All beams of a sentence use the same row of
-    the encoder output.
-    """
-
-
-@dataclass
-class SearchMethod:
-    """Runs the search of this package as the `custom_generate` function of transformers. Before transformers
-    calls the `SearchMethod`, transformers repeats the prompts for all beams, and creates the logits
-    processors and stopping criteria.
-    """
-
-    source: torch.Tensor | None
-    # The maximum length [B] int64 of each generated sequence in tokens, including the prompt. `lengths` is
-    # None if all sentences have the same maximum length.
-    lengths: torch.Tensor | None
-    strategies: SearchStrategies
-    has_own_cache: bool
-    synced_gpus: bool | None
-
-    def __call__(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        **model_kwargs: Any,
-    ) -> Any:
-        """Search for translations that begin with the prompts [B * K, P]. Return the result of `generate`."""
-        config = generation_config
-        phrases = self.strategies.must_contain
-        criteria = StoppingCriteriaList(
-            [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
-        )
-        if config.num_beams == 1:
-            if (logits_processor or criteria) and not self.strategies.given:
-                # Run greedy search of transformers, because the call has no argument, such as `ensemble`,
-                # that only the search of this package supports.
-                if self.lengths is not None:
-                    stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
-                return model._sample(
-                    input_ids, logits_processor, stopping_criteria, config, self.synced_gpus, **model_kwargs
-                )
-            # Set `early_stopping`, because greedy search is a beam search with one beam that stops at the
-            # first `</s>`.
-            config.early_stopping = True
-        task = self._task(model, input_ids, logits_processor, criteria, config, model_kwargs)
-        if self.strategies.ensemble:
-            add_ensemble(task, self.strategies.ensemble, self.source, config)
-        found = BeamSearch(task, config)
-        found.run()
-        if phrases is not None:
-            found = search_again(task, config, phrases, found)
-        # Without logits processors, do not check whether the search found a translation of each sentence.
-        # Only logits processors can give every translation of a sentence the probability 0.
-        without = found.without_translation() if logits_processor else []
-        if without:
-            raise NoTranslationError(without[0], forbidding_settings(config))
-        outputs = _generate_output(found, model_kwargs.get("encoder_outputs"))
-        if phrases is not None:
-            unmet = unmet_phrases(found, phrases)
-            if self.strategies.warns_of_unmet:
-                warn_of_unmet_phrases(unmet, config)
-            if config.return_dict_in_generate:
-                outputs["unmet_phrases"] = unmet
-        return outputs
-
-    def _task(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        logits_processor: LogitsProcessorList,
-        criteria: StoppingCriteriaList,
-        config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-    ) -> SearchTask:
-        inputs = {name: value for name, value in model_kwargs.items() if value is not None}
-        prompt = input_ids[:: config.num_beams]  # [B, P]
-        limits = prompt.new_full((len(prompt),), config.max_length)
-        if self.lengths is not None:
-            limits = limits.minimum(self.lengths.to(limits.device))
-        # `returns_more` is True in two cases: `generate` must return more than token ids, or must use another
-        # cache than `DynamicCache`. If `returns_more` is True, the search needs the `RowDecoder`, because the
-        # `RowDecoder` records outputs and supports all caches.
-        returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
-        has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
-        return SearchTask(
-            models=[model],
-            inputs=[inputs],
-            sentences=torch.arange(len(prompt), device=prompt.device),
-            prompt=prompt,
-            limits=limits - prompt.shape[1],
-            source_mask=inputs.get("attention_mask") if model.config.is_encoder_decoder else None,
-            processors=logits_processor,
-            criteria=criteria,
-            strategies=self.strategies,
-            has_user_code=bool(logits_processor or criteria or self.strategies.replaced),
-            transformers_compatible=bool(
-                returns_more or self.synced_gpus or self.has_own_cache or has_other_inputs
-            ),
-            goes_on=partial(
-                model._has_unfinished_sequences, synced_gpus=self.synced_gpus, device=input_ids.device
-            ),
-        )
-
-
-def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | None) -> Any:
-    config = search.config
-    sequences, scores, beam_indices = search.results()
-    if not config.return_dict_in_generate:
-        return sequences.clone()
-    # If `return_dict_in_generate` is true, the decoder of the search is a `RowDecoder`.
-    decoder: Any = search.decoders[0]
-    outputs = {
-        "sequences": sequences,
-        **decoder.recorded,
-        CACHE_NAME: decoder.returned_cache(search.beams.parents),
-        "scores": tuple(search.step_scores) or None,
-        "logits": tuple(search.step_logits) or None,
-    }
-    if encoder_outputs is not None:
-        outputs["encoder_attentions"] = encoder_outputs.attentions if config.output_attentions else None
-        outputs["encoder_hidden_states"] = (
-            encoder_outputs.hidden_states if config.output_hidden_states else None
-        )
-    is_greedy = config.num_beams == 1
-    if not is_greedy:
-        outputs["sequences_scores"] = scores if config.output_scores else None
-        outputs["beam_indices"] = beam_indices
-    if encoder_outputs is None:
-        kind = utils.GenerateDecoderOnlyOutput if is_greedy else utils.GenerateBeamDecoderOnlyOutput
-    else:
-        kind = utils.GenerateEncoderDecoderOutput if is_greedy else utils.GenerateBeamEncoderDecoderOutput
-    return kind(**outputs)
-
-
-def is_filled(value: Any) -> bool:
-    """Return False for None and for an empty list or tuple, else True."""
-    return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)

@@ -106,9 +106,8 @@ class SearchSettings:
     line. A call of the CTranslate2 backend accepts only the settings in `SearchSettings`. A model card lists
     only the settings in `SearchSettings`.
 
-    `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
-    value in the checkpoint's generation config. A setting that is missing in the generation config has the
-    default of the field.
+    `generate` also accepts all other settings of transformers. The file precedence_vaswani describes the value
+    of a setting that a call does not pass.
 
     Example:
         >>> SearchSettings(num_beams=4).length_penalty

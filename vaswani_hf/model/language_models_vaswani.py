@@ -319,8 +319,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         """
         return super().generate(inputs, *args, **kwargs)
 
-    def _strategies(self, kwargs):
-        strategies = super()._strategies(kwargs)
+    def _pop_strategies(self, kwargs):
+        strategies = super()._pop_strategies(kwargs)
         for name in ("ensemble", "must_contain"):
             value = getattr(strategies, name)
             if value:
@@ -329,19 +329,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 )
         return strategies
 
-    def _run_own_search(self, source, config, model_kwargs, lengths, arguments, strategies):
-        if model_kwargs.get("inputs_embeds") is None:
-            return super()._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
-        # Use the search of transformers for `inputs_embeds`, because the search of this package needs token
-        # ids.
-        if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
-            raise InvalidValueError(
-                '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
-                "`input_ids`, or another `length_penalty_type`."
-            )
-        return GenerationMixin.generate(self, source, config, **arguments, **model_kwargs)
-
-    def _complete_masks(self, source, config, model_kwargs) -> None:
+    def _complete_inputs(self, source, config, model_kwargs) -> None:
         if source is None or model_kwargs.get("attention_mask") is not None:
             return
         mask = self._infer_target_mask(source)
@@ -365,6 +353,19 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             config, prompt_length, prompt_length, self.config.num_positions, default=TRANSFORMERS_LIMIT
         )
         set_max_new_tokens(config, longest, prompt_length)
+
+    def _uses_own_search(self, config, model_kwargs, arguments, strategies):
+        uses_own_search = super()._uses_own_search(config, model_kwargs, arguments, strategies)
+        if not uses_own_search or model_kwargs.get("inputs_embeds") is None:
+            return uses_own_search
+        # Use the search of transformers for `inputs_embeds`, because the search of this package needs token
+        # ids.
+        if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
+            raise InvalidValueError(
+                '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
+                "`input_ids`, or another `length_penalty_type`."
+            )
+        return False
 
 
 class VaswaniForMaskedLM(_LanguageModel):

@@ -40,10 +40,10 @@ def check_phrases(
     must_contain: Sequence[Sequence[Sequence[int]]],
     config: GenerationConfig,
     num_classes: int,
-    has_own_cache: bool,
+    has_given_cache: bool,
 ) -> None:
     """Raise an error if an argument contradicts `must_contain`, or if a phrase is invalid or forbidden."""
-    for name, is_given in (("do_sample", config.do_sample), (CACHE_NAME, has_own_cache)):
+    for name, is_given in (("do_sample", config.do_sample), (CACHE_NAME, has_given_cache)):
         if is_given:
             raise InvalidValueError(
                 f"`must_contain` cannot be combined with `{name}`; remove one of the two arguments."

@@ -27,10 +27,11 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
+from .checks_vaswani import is_filled
 from .configuration_vaswani import TARGET_FOLDER, decoder_start_token_id, eos_token_ids, is_vaswani
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import config_with, is_filled, setting_of
 from .inputs_vaswani import TranslationOptions
+from .precedence_vaswani import completed_settings, config_with, setting_of
 from .requests_vaswani import Request, check_text
 from .tokenizing_vaswani import TOKENIZING, check_tokenizers
 from .translations_vaswani import Translation
@@ -45,11 +46,10 @@ _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignm
 class TranslationPipeline(Pipeline):
     """Translates texts with any encoder-decoder model that has `generate`.
 
-    Settings of `generate` in a call override settings in the constructor. Settings in the constructor
-    override the `task_specific_params` of the checkpoint, and the `task_specific_params` override the
-    `generation_config`. Without any setting, the search has 4 beams. If no length limit is set, a translation
-    has at most 256 tokens. For a Vaswani model, the default length limit of a translation is the number of
-    source tokens plus 50.
+    Arguments of a call override arguments of the constructor. The file precedence_vaswani describes the other
+    places that contain search settings. Without any setting, the search has 4 beams. If no length limit is
+    set, a translation has at most 256 tokens. For a Vaswani model, the default length limit of a translation
+    is the number of source tokens plus 50.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
@@ -160,9 +160,10 @@ class TranslationPipeline(Pipeline):
             return next(self._run([inputs], forward, postprocess))
         if isinstance(inputs, Sequence):
             records = list(self._run(inputs, forward, postprocess))
-            settings = {**self._task_settings, **forward}
-            number = setting_of("num_return_sequences", settings, self.model.generation_config)
-            return [of_text[0] for of_text in records] if number in (None, 1) else records
+            config = self.model.generation_config
+            settings = completed_settings(forward, self._task_settings, config, is_vaswani(self.model))
+            number = setting_of("num_return_sequences", settings, config)
+            return [of_text[0] for of_text in records] if number == 1 else records
         return self._run(inputs, {**forward, "window": forward["batch_size"] or 1}, postprocess)
 
     def _run(

@@ -18,8 +18,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from .backend_vaswani import Hypothesis
-from .generation_vaswani import setting_of
 from .inputs_vaswani import SCORE_SETTINGS, validate_search_fields
+from .precedence_vaswani import setting_of
 from .search_strategies_vaswani import coverage_score, penalized_score
 from .text_rules_vaswani import (
     align_words,
@@ -124,12 +124,12 @@ def _rounded(value: Any) -> Any:
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return a copy of the generation config, in which `settings` override the fields that change scores."""
+    """Return a copy of the generation config of the checkpoint, in which the fields that change scores have
+    the values of a call with the arguments `settings`.
+    """
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
-    if config.length_penalty is None:
-        config.length_penalty = 1.0
     validate_search_fields(config)
     return config
 

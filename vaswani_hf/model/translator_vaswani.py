@@ -38,10 +38,10 @@ from transformers.utils import logging
 from .backend_vaswani import Backend, Hypothesis, Layout, PyTorchBackend, Segment, language_token
 from .constraints_vaswani import ConstraintAssigner
 from .errors_vaswani import InvalidValueError
-from .generation_vaswani import config_with, setting_of
 from .inputs_vaswani import SCORE_SETTINGS, TranslationOptions
 from .length_limits_vaswani import max_new_tokens_of
 from .line_results_vaswani import results_of_lines
+from .precedence_vaswani import completed_settings, config_with, setting_of
 from .requests_vaswani import (
     InvalidInput,
     Request,
@@ -60,10 +60,6 @@ from .translations_vaswani import Translation, join_translations, with_alternati
 
 logger = logging.get_logger(__name__)
 
-# The defaults of the translation pipeline of transformers 4. A Vaswani model does not use the default of
-# `max_new_tokens`, because `generate` of the model limits the length of each sentence.
-DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
-_LENGTHS = {"max_new_tokens", "max_length"}
 # The arguments of `BaseTranslator.score` in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = (
     "return_alignments window tokens_per_batch on_error generation_config src_lang tgt_lang".split()
@@ -212,17 +208,16 @@ class BaseTranslator:
             first_line += len(window)
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
-        """Return the options with defaults for missing search settings. `layouts`, `translate_segments` and
-        `join` need options in which no search setting is missing. Raise a ValueError if the backend or the
-        checkpoint does not support an option.
+        """Return the options with the completed search settings. `layouts`, `translate_segments` and `join`
+        need completed options. Raise a ValueError if the backend or the checkpoint does not support an
+        option.
         """
+        completed = replace(options, generate=self._completed_settings(options.generate))
         if options.terms is not None and not self.backend.supports_phrases:
             raise InvalidValueError(
                 "`glossary` must be left out, because the engine of the model does not support phrases."
             )
-        if options.terms is not None and setting_of(
-            "do_sample", options.generate, self.backend.generation_config
-        ):
+        if options.terms is not None and self.setting("do_sample", **options.generate):
             raise InvalidValueError(
                 "`glossary` must be left out with `do_sample`, because sampling does not support phrases."
             )
@@ -232,9 +227,28 @@ class BaseTranslator:
                 "calibration.json; write the file with `vaswani evaluate --calibration fit` on a validation "
                 "set (for an exported model: before the export)."
             )
-        settings = _with_defaults(options.generate, self.task_settings, self.backend)
-        _check_number_of_translations(settings, self.backend.generation_config)
-        return replace(options, generate=settings)
+        self._check_number_of_translations(options)
+        return completed
+
+    def _completed_settings(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return completed_settings(
+            arguments, self.task_settings, self.backend.generation_config, self.backend.is_vaswani
+        )
+
+    def setting(self, name: str, /, **arguments: Any) -> Any:
+        """Return the value of a search setting, such as "num_beams", in a call of `translate` with the search
+        settings `arguments`. The file precedence_vaswani describes all places that contain settings.
+        """
+        return setting_of(name, self._completed_settings(arguments), self.backend.generation_config)
+
+    def _check_number_of_translations(self, options: TranslationOptions) -> None:
+        number = self.setting("num_return_sequences", **options.generate)
+        num_beams = self.setting("num_beams", **options.generate)
+        is_plain_sampling = num_beams == 1 and self.setting("do_sample", **options.generate)
+        if number > num_beams and not is_plain_sampling:
+            raise InvalidValueError(
+                f"`num_return_sequences` must be at most `num_beams`, which is {num_beams}, but is {number}."
+            )
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
         """`prepare` is called before each group of `window` texts. A subclass can override `prepare`, for
@@ -334,8 +348,7 @@ class BaseTranslator:
                 token_ids=prefix_token_ids(prefix, self.target_tokenizer),
                 unmet_phrases=[phrase for phrase in request.must_contain if phrase not in prefix] or None,
             )
-        number = setting_of("num_return_sequences", options.generate, self.backend.generation_config)
-        return [translation] * (number or 1)
+        return [translation] * self.setting("num_return_sequences", **options.generate)
 
     def score(self, sources: Iterable[str], targets: Iterable[str], **options: Any) -> Iterator[Translation]:
         """Compute the scores of given translations, and yield the results in the order of the translations.
@@ -404,9 +417,10 @@ class BaseTranslator:
 
 
 def _gives_records(options: TranslationOptions) -> bool:
-    """Return True if `translate` yields `Translation` objects instead of strings."""
-    number = setting_of("num_return_sequences", options.generate, None) or 1
-    return options.is_scored or number > 1
+    """Return True if `translate` yields `Translation` objects instead of strings. Ignore the settings of the
+    checkpoint, so that the type depends only on the arguments of the call.
+    """
+    return options.is_scored or setting_of("num_return_sequences", options.generate, None) > 1
 
 
 def _numbered_request(request: Request | InvalidInput, number: int) -> tuple[int, Request]:
@@ -419,37 +433,6 @@ def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
     check_text(source, f"Line {number:,} of `sources`")
     check_text(target, f"Line {number:,} of `targets`")
     return number, source.strip(), target.strip()
-
-
-def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `defaults` whose keys are not in `settings`. If `settings` contains `max_length`
-    or `max_new_tokens`, leave out the default values of `max_length` and `max_new_tokens`.
-    """
-    names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
-    return {name: value for name, value in defaults.items() if name not in names}
-
-
-def _check_number_of_translations(settings: dict[str, Any], generation_config: GenerationConfig) -> None:
-    number = setting_of("num_return_sequences", settings, generation_config)
-    num_beams = setting_of("num_beams", settings, generation_config) or 1
-    do_sample = setting_of("do_sample", settings, generation_config)
-    if (number or 1) > num_beams and not (do_sample and num_beams == 1):
-        raise InvalidValueError(
-            f"`num_return_sequences` must be at most `num_beams`, which is {num_beams}, but is {number}."
-        )
-
-
-def _with_defaults(
-    settings: dict[str, Any], task_settings: dict[str, Any], backend: Backend
-) -> dict[str, Any]:
-    """Return the settings of a call, completed with `task_settings` and `DEFAULT_SEARCH`."""
-    if settings.get("generation_config") is not None:
-        return settings
-    of_checkpoint = {**backend.generation_config.to_diff_dict(), **task_settings}
-    defaults = _without_set_names(DEFAULT_SEARCH, of_checkpoint)
-    if backend.is_vaswani:
-        defaults.pop("max_new_tokens", None)
-    return {**_without_set_names({**task_settings, **defaults}, settings), **settings}
 
 
 def _warn_of_limit(

@@ -15,9 +15,9 @@ from transformers.utils import logging
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
 from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import config_with, setting_of
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
+from ..model.precedence_vaswani import config_with, setting_of
 from ..model.requests_vaswani import Request
 from ..model.segment_search_vaswani import SegmentSearch
 from ..model.segmenter_vaswani import Segmenter

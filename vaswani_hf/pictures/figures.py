@@ -227,9 +227,7 @@ def _equations(model: Any) -> list[Picture]:
         "products depend only on the distance between two positions.",
     )
     config = model.config
-    num_positions = _NUM_POSITIONS
-    if config.position_embedding == "learned":
-        num_positions = min(num_positions, config.max_position_embeddings)
+    num_positions = min(_NUM_POSITIONS, config.position_table_size or _NUM_POSITIONS)
     encodings = model.model.encoder.embed_positions(torch.arange(num_positions, device=model.device)[None])[0]
     note = f"The encodings are those of the encoder of the checkpoint (`position_embedding: {config.position_embedding}`)."
     own = draw_positions("positions", encodings, note)

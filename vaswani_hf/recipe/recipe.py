@@ -102,12 +102,12 @@ class Recipe(Settings):
                 "`tokenizer.keep: false` needs `model.init_from`, but the recipe has none; leave "
                 "`tokenizer.keep` out."
             )
-        fields = {"max_position_embeddings": 1024, **self.model.config_fields()}
+        num_positions = self.model.make_config().num_positions
         longest = max(self.data.max_length, self.decoding.max_length or 0)
-        if fields.get("position_embedding") == "learned" and fields["max_position_embeddings"] < longest:
+        if num_positions < longest:
             raise InvalidValueError(
                 f"`model.max_position_embeddings` must be at least {longest}, the larger of "
-                f"`data.max_length` and `decoding.max_length`, but is {fields['max_position_embeddings']}."
+                f"`data.max_length` and `decoding.max_length`, but is {num_positions}."
             )
         check_license(self.publishing.license, data_license(self.data))
         return self

@@ -11,7 +11,6 @@ from fastapi import HTTPException, Request
 
 from ..model.backend_vaswani import PyTorchBackend
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import setting_of
 from ..model.glossary_vaswani import Glossary
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import Request as TextRequest
@@ -222,8 +221,7 @@ def _search_settings(
     if settings.stream:
         generate["num_beams"] = 1
     if settings.alternatives:
-        defaults = translator.complete(options).generate
-        num_beams = setting_of("num_beams", defaults, translator.backend.generation_config) or 1
+        num_beams = translator.setting("num_beams", **options.generate)
         num_translations = 1 + settings.alternatives
         generate["num_return_sequences"] = num_translations
         generate["num_beams"] = max(num_beams, num_translations)

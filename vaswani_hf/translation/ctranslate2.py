@@ -56,9 +56,9 @@ from ..checkpoint.search_settings import unsupported_settings
 from ..model.backend_vaswani import Hypothesis, Segment, language_token
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.generation_vaswani import setting_of
 from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
 from ..model.length_limits_vaswani import max_new_tokens_of
+from ..model.precedence_vaswani import setting_of
 from ..model.search_errors_vaswani import NotFiniteError
 from ..model.search_strategies_vaswani import (
     PenaltyScorer,
@@ -322,28 +322,22 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """Return all search settings. A setting of the call overrides the setting of the checkpoint. A
-        setting of the checkpoint overrides the default of `SearchSettings`. Raise an error if this backend
-        does not support a setting.
-        """
+        """Return all search settings of a call. Raise an error if this backend does not support a setting."""
         for name in settings:
             if name not in DECODING_SETTINGS:
                 raise InvalidValueError(
                     f"`{name}` is no setting of the engine ctranslate2, which has "
                     f"{', '.join(DECODING_SETTINGS)}."
                 )
-        chosen = {}
-        for name, default in DECODING_SETTINGS.items():
-            value = setting_of(name, settings, self.generation_config)
-            if value is None:
-                continue
+        values = {name: setting_of(name, settings, self.generation_config) for name in DECODING_SETTINGS}
+        for name, value in values.items():
+            default = DECODING_SETTINGS[name]
             if name not in _SETTINGS and value != default:
                 raise InvalidValueError(
                     f"`{name}` must be {default!r} with the engine ctranslate2, which does not support other "
                     f"values, but is {value!r}."
                 )
-            chosen[name] = value
-        config = SearchSettings(**chosen)
+        config = SearchSettings(**values)
         validate_search_fields(config)
         is_sampling = config.do_sample and config.num_beams == 1
         if config.num_return_sequences > config.num_beams and not is_sampling:

@@ -1,0 +1,86 @@
+"""Determines the value of a search setting, such as `num_beams`, if several places contain a value.
+
+The first of the following places that contains a value determines the setting:
+
+1. The arguments of the call. If the call passes None, the places 2 to 5 are ignored.
+2. The argument `generation_config` of the call.
+3. The `task_specific_params` of the checkpoint's config. Only the translation pipeline reads this place.
+4. The generation config of the checkpoint. A training run writes the settings in the section `decoding` of
+   the recipe to this place.
+5. `DEFAULT_SEARCH`. Only the translator and the translation pipeline read this place.
+6. The defaults of `SearchSettings`.
+
+In a generation config, None means that the config does not contain the setting. If a call has a
+`generation_config`, the places 3 and 5 are ignored. If an earlier place contains `max_new_tokens` or
+`max_length`, the places 3 and 5 determine neither of the two settings.
+
+`completed_settings` adds the settings of the places 3 and 5 to the arguments of a call of the translator.
+`setting_of` then needs only the places 1, 2, 4 and 6. `generate` of transformers reads the same four places
+in the same order.
+
+This file is saved with every checkpoint because the search and the translator read their settings with this
+file.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import GenerationConfig
+
+from .inputs_vaswani import DECODING_SETTINGS
+
+# The defaults of the translation pipeline of transformers 4. A Vaswani model does not use the default of
+# `max_new_tokens`, because `generate` of the model limits the length of each sentence.
+DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
+_LENGTHS = {"max_new_tokens", "max_length"}
+
+
+def setting_of(name: str, arguments: Mapping[str, Any], generation_config: GenerationConfig | None) -> Any:
+    """Return the value of a setting (places 1, 2, 4 and 6 in the docstring of this file). `arguments` are the
+    arguments of the call, and `generation_config` is the generation config of the checkpoint.
+    """
+    default = DECODING_SETTINGS.get(name)
+    if name in arguments:
+        return default if arguments[name] is None else arguments[name]
+    for config in (arguments.get("generation_config"), generation_config):
+        value = getattr(config, name, None)
+        if value is not None:
+            return value
+    return default
+
+
+def config_with(
+    names: Sequence[str], arguments: Mapping[str, Any], generation_config: GenerationConfig
+) -> GenerationConfig:
+    """Return a generation config that contains the settings `names`. `setting_of` determines the value of
+    each setting.
+    """
+    return GenerationConfig(**{name: setting_of(name, arguments, generation_config) for name in names})
+
+
+def completed_settings(
+    arguments: Mapping[str, Any],
+    task_settings: Mapping[str, Any],
+    generation_config: GenerationConfig,
+    is_vaswani: bool,
+) -> dict[str, Any]:
+    """Return the arguments of a call of the translator, completed with the settings of the places 3
+    (`task_settings`) and 5 in the docstring of this file.
+    """
+    completed = dict(arguments)
+    if arguments.get("generation_config") is not None:
+        return completed
+    completed |= _without_settings_in(completed, task_settings)
+    defaults = _without_settings_in(completed, DEFAULT_SEARCH)
+    defaults = _without_settings_in(generation_config.to_diff_dict(), defaults)
+    if is_vaswani:
+        defaults.pop("max_new_tokens", None)
+    return completed | defaults
+
+
+def _without_settings_in(earlier: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of `settings` whose names are not in `earlier`."""
+    names = set(earlier)
+    if _LENGTHS & names:
+        names |= _LENGTHS
+    return {name: value for name, value in settings.items() if name not in names}
