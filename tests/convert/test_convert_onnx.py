@@ -18,8 +18,8 @@ pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip insta
 pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install '.[onnx]'")
 
 from vaswani_hf.convert.comparison import sample_batch
-from vaswani_hf.convert.export import export
-from vaswani_hf.convert.onnx import run_onnx
+from vaswani_hf.convert.export import export, format_of_export
+from vaswani_hf.convert.onnx import ONNX, run_onnx
 from vaswani_hf.convert.onnx_engine import OnnxEngine
 from vaswani_hf.model.backend_vaswani import Hypothesis, Segment
 from vaswani_hf.translation.translator import Translator
@@ -59,6 +59,10 @@ def test_the_command_prints_one_line(printed):
     )
     assert float(found.group(1)) < 1e-4
     assert printed[1] == ""
+
+
+def test_the_folder_is_recognised_as_an_export(exported):
+    assert format_of_export(exported) is ONNX
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 4), (1, 30, 40), (7, 9, 3)], ids=str)

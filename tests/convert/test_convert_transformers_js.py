@@ -16,13 +16,13 @@ from word_model import WORDS, random_sentences, trained_on_words
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import SHARED_IDS_MARK
 from vaswani_hf.cli import main
-from vaswani_hf.convert.export import export
+from vaswani_hf.convert.export import export, format_of_export
 from vaswani_hf.model.configuration_vaswani import eos_token_ids
 
 pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install '.[transformers_js]'")
 pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install '.[transformers_js]'")
 
-from vaswani_hf.convert.transformers_js import _with_int8_embeddings
+from vaswani_hf.convert.transformers_js import TRANSFORMERS_JS, _with_int8_embeddings
 from vaswani_hf.convert.transformers_js_engine import DTYPES, TransformersJsEngine
 
 RARE_TEXTS = ["", "five four ☃ «漢字»", "It's  two, isn't it?  \t1,234"]
@@ -97,6 +97,7 @@ def test_the_folder_has_the_files_and_settings_of_transformers_js(exported):
     assert card.data.library_name == "transformers.js" and card.data.pipeline_tag == "translation"
     assert card.data.language == ["en", "de"] and "transformers.js" in card.data.tags
     assert 'pipeline("translation", "exported"' in card.text
+    assert format_of_export(exported) is TRANSFORMERS_JS
 
 
 def test_the_inputs_have_the_names_and_the_fixed_sizes_that_transformers_js_needs(exported):
