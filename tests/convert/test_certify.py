@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 from factories import loaded_recipe, save_checkpoint, tiny_config, tiny_model, tiny_tokenizer
@@ -40,10 +41,29 @@ def parallel_files(tmp_path):
 class WrongEngine(MarianEngine):
     """An engine with other log-probabilities, whose runtime has only greedy search."""
 
-    beam_search = False
+    beam_search = "none"
 
     def log_probs(self, source_ids, target_ids):
         return [[value + 0.01 for value in row] for row in super().log_probs(source_ids, target_ids)]
+
+
+class OtherSearchEngine(MarianEngine):
+    """An engine with exact log-probabilities, whose beam search follows other rules."""
+
+    beam_search = "other"
+
+    def translate(self, texts, num_beams):
+        translations = super().translate(texts, num_beams)
+        return translations if num_beams == 1 else translations[::-1]
+
+
+class BrokenBeamsEngine(OtherSearchEngine):
+    """An engine that can translate only with several beams."""
+
+    def translate(self, texts, num_beams):
+        if num_beams == 1:
+            raise RuntimeError("no greedy search")
+        return super().translate(texts, num_beams)
 
 
 class BrokenEngine(MarianEngine):
@@ -80,7 +100,7 @@ def test_the_command_writes_the_certificate_of_each_engine(checkpoint, parallel_
         assert row["bleu"] == baseline["bleu"]
     assert 1e-4 < rows[3]["largest_difference"] > rows[2]["largest_difference"]
     assert printed.out.count("| 0 of 10 |") >= 2
-    assert "2 of 4: CTranslate2 (float32): largest difference" in printed.err
+    assert "2 of 4: CTranslate2 (float32): 3 beams, largest difference" in printed.err
     # The model card shows the certificate, unless the weights have changed.
     card = str(model_card(checkpoint, "user/words"))
     assert f"on 10 sentences of\n`test.en` ({certificate['hardware']})." in card
@@ -154,6 +174,44 @@ def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
     assert main([*words, "--formats", "marian", "--output", str(output)]) == 2
     printed = capsys.readouterr()
     assert "exists and is not an empty folder" in printed.err and "1 of 1" not in printed.err
+
+
+def test_a_beam_search_with_other_rules_is_also_measured_with_one_beam(checkpoint, monkeypatch):
+    monkeypatch.setitem(EXPORT_FORMATS, "other", replace(MARIAN, name="other", engine=OtherSearchEngine))
+    lines = []
+    rows = certify(checkpoint, SOURCES, REFERENCES, formats=["other"], report=lines.append).rows
+    beams, greedy = rows[2:]
+    assert [row.num_beams for row in rows] == [4, 1, 4, 1]
+    assert (beams.changed > 0, greedy.changed) == (True, 0)
+    assert max(beams.largest_difference, greedy.largest_difference) < 1e-4
+    assert [line.partition(",")[0] for line in lines] == [
+        "1 of 1: MarianMT (float32): 4 beams",
+        "1 of 1: MarianMT (float32): 1 beam",
+    ]
+    # With one beam, there is only one search to measure.
+    rows = certify(checkpoint, SOURCES, REFERENCES, formats=["other"], num_beams=1).rows
+    assert [(row.engine, row.num_beams) for row in rows] == [("vaswani_hf", 1), ("MarianMT", 1)]
+
+
+def test_a_measured_row_is_kept_if_the_engine_fails_with_one_beam(checkpoint, monkeypatch):
+    monkeypatch.setitem(EXPORT_FORMATS, "other", replace(MARIAN, name="other", engine=BrokenBeamsEngine))
+    rows = certify(checkpoint, SOURCES, REFERENCES, formats=["other"]).rows[2:]
+    assert [(row.num_beams, row.status) for row in rows] == [(4, "measured"), (1, "failed")]
+    assert rows[1].message == "no greedy search"
+
+
+def test_the_numbers_of_beams_of_each_engine():
+    beam_counts = {name: entry.engine.beam_counts(4) for name, entry in EXPORT_FORMATS.items()}
+    one_beam = dict.fromkeys(["transformers_js", "argos"], [1])
+    assert beam_counts == dict.fromkeys(EXPORT_FORMATS, [4]) | one_beam | {"marian_npz": [4, 1]}
+    assert EXPORT_FORMATS["marian_npz"].engine.beam_counts(1) == [1]
+
+
+@pytest.mark.skipif(find_spec("pymarian") is None, reason="needs pymarian: pip install pymarian")
+def test_marian_translates_equally_with_one_beam(checkpoint):
+    rows = certify(checkpoint, SOURCES, REFERENCES, formats=["marian_npz"]).rows
+    assert [(row.engine, row.num_beams) for row in rows[-2:]] == [("Marian (C++)", 4), ("Marian (C++)", 1)]
+    assert (rows[-1].changed, rows[-1].message) == (0, "")
 
 
 def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tmp_path, monkeypatch):

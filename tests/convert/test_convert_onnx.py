@@ -1,25 +1,23 @@
 """The ONNX export: the same logits in ONNX Runtime, with the cache, for batches and lengths that were not traced."""
 
-import contextlib
-import io
 import re
 
 import pytest
 import torch
 from factories import save_checkpoint, tiny_model, tiny_tokenizer
 from sentences import refused
+from shared_exports import export_once
 from transformers import AutoModelForSeq2SeqLM
 
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.cli import main
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 
 pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install '.[onnx]'")
 pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install '.[onnx]'")
 
 from vaswani_hf.convert.comparison import sample_batch
-from vaswani_hf.convert.export import export
-from vaswani_hf.convert.onnx import run_onnx
+from vaswani_hf.convert.export import export, format_of_export
+from vaswani_hf.convert.onnx import ONNX, run_onnx
 from vaswani_hf.convert.onnx_engine import OnnxEngine
 from vaswani_hf.model.backend_vaswani import Hypothesis, Segment
 from vaswani_hf.translation.translator import Translator
@@ -27,38 +25,42 @@ from vaswani_hf.translation.translator import Translator
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """A checkpoint with two vocabularies, windows and two kinds of attention scores."""
+def save(folder):
+    """Write a checkpoint with two vocabularies, windows and two kinds of attention scores."""
     texts = ["one two three four five", "eins zwei drei vier"]
     source, target = (tiny_tokenizer(texts, size) for size in (270, 275))
     sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
     sizes |= {"share_encoder_decoder_embeddings": False, "d_k": 5}
     model = tiny_model(**SMALL, **sizes, norm_position="pre", attention_score="additive", attention_window=2)
-    return save_checkpoint(tmp_path_factory.mktemp("onnx") / "checkpoint", model.bfloat16(), source, target)
+    save_checkpoint(folder, model.bfloat16(), source, target)
 
 
 @pytest.fixture(scope="module")
-def printed(checkpoint):
-    """The output of the command that writes the folder `exported`."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        assert main(["export", str(checkpoint), str(checkpoint.parent / "exported"), "--format", "onnx"]) == 0
-    return out.getvalue(), err.getvalue()
+def shared():
+    return export_once("onnx", save)
 
 
 @pytest.fixture(scope="module")
-def exported(checkpoint, printed):
-    return checkpoint.parent / "exported"
+def checkpoint(shared):
+    return shared.checkpoint
 
 
-def test_the_command_prints_one_line(printed):
+@pytest.fixture(scope="module")
+def exported(shared):
+    return shared.exported
+
+
+def test_the_command_prints_one_line(shared):
     found = re.fullmatch(
         r"Largest difference between the logits of ONNX Runtime and of the checkpoint on sample inputs: (\S+)\.\n",
-        printed[0],
+        shared.output,
     )
     assert float(found.group(1)) < 1e-4
-    assert printed[1] == ""
+    assert shared.errors == ""
+
+
+def test_the_folder_is_recognised_as_an_export(exported):
+    assert format_of_export(exported) is ONNX
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 4), (1, 30, 40), (7, 9, 3)], ids=str)

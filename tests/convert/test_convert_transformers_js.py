@@ -1,7 +1,5 @@
 """The export to transformers.js: equal logits, greedy search, and translations in Node.js."""
 
-import contextlib
-import io
 import json
 import random
 import re
@@ -11,26 +9,25 @@ import torch
 from factories import save_checkpoint, tiny_config, tiny_model, tiny_tokenizer
 from huggingface_hub import ModelCard
 from sentences import refused
+from shared_exports import export_once
 from word_model import WORDS, random_sentences, trained_on_words
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import SHARED_IDS_MARK
-from vaswani_hf.cli import main
-from vaswani_hf.convert.export import export
+from vaswani_hf.convert.export import export, format_of_export
 from vaswani_hf.model.configuration_vaswani import eos_token_ids
 
 pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install '.[transformers_js]'")
 pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install '.[transformers_js]'")
 
-from vaswani_hf.convert.transformers_js import _with_int8_embeddings
+from vaswani_hf.convert.transformers_js import TRANSFORMERS_JS, _with_int8_embeddings
 from vaswani_hf.convert.transformers_js_engine import DTYPES, TransformersJsEngine
 
 RARE_TEXTS = ["", "five four ☃ «漢字»", "It's  two, isn't it?  \t1,234"]
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """A model after a short training. The decoder starts from `</s>` and has keys and values of different widths."""
+def save(folder):
+    """Write a model after a short training. The decoder starts from `</s>` and has keys and values of different widths."""
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())] * 3, 290)
     fields = {"d_model": 32, "d_k": 5, "d_v": 7, "norm_position": "pre", "attention_window": 3}
     config = tiny_config(
@@ -39,22 +36,22 @@ def checkpoint(tmp_path_factory):
     model = trained_on_words(config, tokenizer)
     model.generation_config.num_beams = 4
     model.generation_config.bad_words_ids = [[20, 21]]
-    return save_checkpoint(tmp_path_factory.mktemp("transformers_js") / "checkpoint", model, tokenizer)
+    save_checkpoint(folder, model, tokenizer)
 
 
 @pytest.fixture(scope="module")
-def printed(checkpoint):
-    """The output of the command that writes the folder `exported`."""
-    words = ["export", str(checkpoint), str(checkpoint.parent / "exported"), "--format", "transformers_js"]
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        assert main([*words, "--source_language", "en", "--target_language", "de"]) == 0
-    return out.getvalue(), err.getvalue()
+def shared():
+    return export_once("transformers_js", save, "--source_language", "en", "--target_language", "de")
 
 
 @pytest.fixture(scope="module")
-def exported(checkpoint, printed):
-    return checkpoint.parent / "exported"
+def checkpoint(shared):
+    return shared.checkpoint
+
+
+@pytest.fixture(scope="module")
+def exported(shared):
+    return shared.exported
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +66,15 @@ def texts(translator):
     return texts
 
 
-def test_the_command_prints_a_difference_for_each_dtype(printed):
-    found = re.findall(r"the (\w+) graphs and of the checkpoint on sample inputs: (\S+?)\.(?=\s)", printed[0])
+def test_the_command_prints_a_difference_for_each_dtype(shared):
+    found = re.findall(
+        r"the (\w+) graphs and of the checkpoint on sample inputs: (\S+?)\.(?=\s)", shared.output
+    )
     assert [title for title, _ in found] == ["float32", "float16", "int8"]
     differences = [float(difference) for _, difference in found]
     assert differences[0] < 1e-4 < differences[1] < 0.1
     assert differences[1] < differences[2] < 2
-    assert printed[1] == ""
+    assert shared.errors == ""
 
 
 def test_the_folder_has_the_files_and_settings_of_transformers_js(exported):
@@ -97,6 +96,7 @@ def test_the_folder_has_the_files_and_settings_of_transformers_js(exported):
     assert card.data.library_name == "transformers.js" and card.data.pipeline_tag == "translation"
     assert card.data.language == ["en", "de"] and "transformers.js" in card.data.tags
     assert 'pipeline("translation", "exported"' in card.text
+    assert format_of_export(exported) is TRANSFORMERS_JS
 
 
 def test_the_inputs_have_the_names_and_the_fixed_sizes_that_transformers_js_needs(exported):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from parity import randomised, record_parity
 from safetensors.torch import load_file, save_file
+from sentences import refused
 from transformers import (
     FSMTConfig,
     FSMTForConditionalGeneration,
@@ -86,3 +87,26 @@ def test_a_missing_weight_is_refused(tmp_path, capsys):
     assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 1
     assert "its config describes: model.encoder.layers.1.fc1.bias is missing" in capsys.readouterr().err
     assert not (tmp_path / "ours").exists()
+
+
+def test_tied_embeddings_of_two_sizes_are_refused(tmp_path):
+    fsmt(tie_word_embeddings=True).save_pretrained(tmp_path / "theirs")
+    message = (
+        "The original has `tie_word_embeddings` True, and cannot be imported, because `src_vocab_size` 31 and "
+        "`tgt_vocab_size` 23 differ, and tied embeddings need equal sizes."
+    )
+    with refused(message):
+        import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+
+
+@pytest.mark.parametrize("create", [fsmt, m2m100])
+def test_an_unknown_activation_is_refused(tmp_path, create):
+    create().save_pretrained(tmp_path / "theirs")
+    file = tmp_path / "theirs" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_function": "snake"}))
+    message = (
+        "The original has `activation_function` 'snake', and cannot be imported, because transformers has no "
+        "activation function with this name."
+    )
+    with refused(message):
+        import_checkpoint(tmp_path / "theirs", tmp_path / "ours")

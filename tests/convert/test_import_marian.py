@@ -15,7 +15,7 @@ from transformers import MarianMTModel, MarianTokenizer, pipeline
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint, load_recipe, train
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.convert.export import export
+from vaswani_hf.convert.export import EXPORT_FORMATS, export
 from vaswani_hf.convert.onnx_engine import OnnxEngine
 from vaswani_hf.publish.push import stage_repository
 
@@ -267,6 +267,32 @@ def test_folders_of_other_formats_are_refused(tmp_path, vaswani):
         found, _, error = vaswani("import", tmp_path, tmp_path / "ours", *options)
         assert found == code and message in error, config
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("name", ["snake", None])
+def test_an_unknown_activation_is_refused(tmp_path, vaswani, name):
+    random_marian(SHAPES["shared"]).save_pretrained(tmp_path / "marian")
+    file = tmp_path / "marian" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_function": name}))
+    code, _, error = vaswani("import", tmp_path / "marian", tmp_path / "ours")
+    message = f"The original has `activation_function` {name!r}, and cannot be imported, because transformers"
+    assert code == 1 and error.startswith(message)
+
+
+@pytest.mark.parametrize("name", ["onnx", "transformers_js", "argos", "html"])
+def test_exports_that_no_import_reads_are_refused(tmp_path, vaswani, name):
+    entry = EXPORT_FORMATS[name]
+    file = tmp_path / "exported" / entry.main_file.replace("*", "model")
+    file.parent.mkdir(parents=True)
+    file.touch()
+    if entry.model_type is not None:
+        (tmp_path / "exported" / "config.json").write_text(json.dumps({"model_type": entry.model_type}))
+    code, _, error = vaswani("import", tmp_path / "exported", tmp_path / "ours")
+    assert (code, error) == (
+        1,
+        f"'{tmp_path / 'exported'}' is an export to {entry.expressible.title}, and models in this format "
+        "cannot be imported; use the checkpoint from which the export was made.",
+    )
 
 
 def test_the_oldest_models_are_refused(tmp_path, vaswani):

@@ -7,8 +7,7 @@ from factories import files_in
 from huggingface_hub import HfApi, ModelCard
 
 from vaswani_hf.convert import export
-from vaswani_hf.convert.export import EXPORT_FORMATS
-from vaswani_hf.convert.push_export import format_of_export
+from vaswani_hf.convert.export import EXPORT_FORMATS, format_of_export
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ class ArgosEngine(Engine):
     """
 
     libraries = ("argostranslate",)
-    beam_search = False
+    beam_search = "none"
     installation = "pip install argostranslate"
 
     def __init__(self, folder: Path) -> None:

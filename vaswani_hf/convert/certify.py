@@ -99,12 +99,13 @@ def certify(
         jobs += [(EXPORT_FORMATS[name], quantization) for quantization in EXPORT_FORMATS[name].certified]
     rows = []
     start = time.perf_counter()
-    certification.expected(has_beams=True, changes={})
+    certification.expected(certification.num_beams, changes={})
     for number, (entry, quantization) in enumerate(jobs, 1):
-        row = certification.measure(entry, quantization)
-        rows.append(row)
+        rows_of_job = certification.measure(entry, quantization)
+        rows += rows_of_job
         left = (time.perf_counter() - start) / number * (len(jobs) - number)
-        report(f"{number} of {len(jobs)}: {_in_words(row)}; about {left:,.0f} seconds left")
+        for row in rows_of_job:
+            report(f"{number} of {len(jobs)}: {_in_words(row)}; about {left:,.0f} seconds left")
     return Certificate(
         rows=[*certification.own_rows(), *rows],
         test_set=test_set,
@@ -149,18 +150,18 @@ class _Certification:
         """Return the certificate's rows about the checkpoint itself, one row for each search."""
         return [expected.row for expected in self._expected.values()]
 
-    def expected(self, has_beams: bool, changes: Mapping[str, Any]) -> _Expected:
+    def expected(self, num_beams: int, changes: Mapping[str, Any]) -> _Expected:
         """Return the checkpoint's outputs. In a beam search, `changes` replace search settings of the
         checkpoint.
         """
-        search = self._search(changes) if has_beams else {"num_beams": 1}
+        search = {"num_beams": 1} if num_beams == 1 else self._search(num_beams, changes)
         key = json.dumps(search)
         if key not in self._expected:
             self._expected[key] = self._run_checkpoint(search)
         return self._expected[key]
 
-    def _search(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        search: dict[str, Any] = {"num_beams": self.num_beams}
+    def _search(self, num_beams: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+        search: dict[str, Any] = {"num_beams": num_beams}
         for name, default in SCORE_PER_TOKEN.items():
             value = self.engine.translator.setting(name, **changes)
             search[name] = default if value is None else value
@@ -209,9 +210,9 @@ class _Certification:
         row.seconds = time.perf_counter() - begin
         return _Expected(row, translations, is_limited, source_ids, target_ids, log_probs)
 
-    def measure(self, entry: ExportFormat, quantization: str | None) -> CertificateRow:
+    def measure(self, entry: ExportFormat, quantization: str | None) -> list[CertificateRow]:
         """Export the checkpoint, run the exported model, and compare its outputs with the outputs of the
-        checkpoint.
+        checkpoint. Return one row for each number of beams with which the engine is measured.
         """
         row = CertificateRow(
             engine=entry.expressible.title, weights=quantization or "float32", status="failed"
@@ -220,24 +221,35 @@ class _Certification:
         if reason is not None:
             row.status = "not installed"
             row.message = reason
-            return row
+            return [row]
         checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
         start = time.perf_counter()
         # Convert the model to float32, because an export keeps the dtype, and limits such as `_LARGEST_SHARE`
         # were chosen for float32.
         checkpoint.model.float()
+        rows = []
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
             try:
                 entry.expressible.refuse_others(checkpoint.model.config)
-                expected = self.expected(entry.engine.beam_search, entry.engine.search)
+                beam_counts = entry.engine.beam_counts(self.num_beams)
+                searches = [self.expected(num_beams, entry.engine.search) for num_beams in beam_counts]
                 # Do not count the time in which the checkpoint itself translates the test set.
                 start = time.perf_counter()
                 data = card_data(entry, self.folder)
                 write_model(entry, checkpoint, folder, quantization)
                 if entry.describe is not None and data is not None:
                     entry.describe(folder, self.folder.name, data)
-                self._compare(row, expected, entry.engine(folder), folder)
+                engine = entry.engine(folder)
+                for expected in searches:
+                    row.num_beams = expected.row.num_beams
+                    row.length_penalty = expected.row.length_penalty
+                    measured = row.model_copy()
+                    self._compare(measured, expected, engine, folder)
+                    measured.seconds = time.perf_counter() - start
+                    rows.append(measured)
+                    start = time.perf_counter()
+                return rows
             except NotExpressibleError as error:
                 row.status = "not expressible"
                 row.message = str(error)
@@ -245,11 +257,9 @@ class _Certification:
                 # Record the error of this engine, and continue with the next engine.
                 row.message = " ".join(str(error).split())
         row.seconds = time.perf_counter() - start
-        return row
+        return [*rows, row]
 
     def _compare(self, row: CertificateRow, expected: _Expected, engine: Engine, folder: Path) -> None:
-        row.num_beams = expected.row.num_beams
-        row.length_penalty = expected.row.length_penalty
         row.megabytes = _megabytes(path for path in folder.rglob("*") if path.is_file())
         engine.translate(self.sources[:_WARM_UP], row.num_beams)
         start = time.perf_counter()
@@ -311,8 +321,9 @@ def _in_words(row: CertificateRow) -> str:
     name = f"{row.engine} ({row.weights})"
     if row.status != "measured":
         return f"{name}: {row.message}"
+    beams = "1 beam" if row.num_beams == 1 else f"{row.num_beams} beams"
     text = (
-        f"{name}: largest difference {row.largest_difference:.1e}, {row.changed:,} translations changed, "
+        f"{name}: {beams}, largest difference {row.largest_difference:.1e}, {row.changed:,} translations changed, "
         f"{row.seconds:.0f} seconds"
     )
     return f"{text}; {row.message}" if row.message else text

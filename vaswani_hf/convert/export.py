@@ -13,6 +13,7 @@ from huggingface_hub import ModelCardData
 
 from ..checkpoint.files import (
     CALIBRATION_FILE,
+    CONFIG_FILE,
     LICENSE_FILE,
     RECIPE_FILE,
     TOKENIZER_FILES,
@@ -21,6 +22,7 @@ from ..checkpoint.files import (
     write_whole,
 )
 from ..checkpoint.loading import checkpoint_folder, load_model
+from ..checkpoint.results import read_record
 from ..checkpoint.tokenizers import Tokenizers, load_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..model.tokenizing_vaswani import check_tokenizers
@@ -42,6 +44,15 @@ from .transformers_js import TRANSFORMERS_JS
 EXPORT_FORMATS: dict[str, ExportFormat] = {
     entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS, HTML)
 }
+
+
+def format_of_export(folder: Path) -> ExportFormat | None:
+    """Return the export format of a folder, or None if `vaswani export` has not written the folder."""
+    model_type = read_record(folder / CONFIG_FILE).get("model_type")
+    for entry in EXPORT_FORMATS.values():
+        if any(folder.glob(entry.main_file)) and entry.model_type == model_type:
+            return entry
+    return None
 
 
 def export(

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from huggingface_hub import ModelCardData
 from transformers import GenerationConfig
@@ -135,7 +135,9 @@ class Engine(ABC):
 
     Attributes:
         libraries (tuple): The names of the modules that the runtime needs.
-        beam_search (bool): False if the runtime supports only greedy search.
+        beam_search (str): "same" if the beam search of the runtime follows the rules of this package, "other"
+            if the beam search follows other rules, and "none" if the runtime has no beam search or only a
+            beam search with fixed settings.
         search (dict): The fields of `SearchSettings` that the runtime does not support, with the values that
             replace the checkpoint's values.
         installation (str, optional): The command that installs the runtime. None if an extra of this package
@@ -143,7 +145,7 @@ class Engine(ABC):
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
-    beam_search: ClassVar[bool] = True
+    beam_search: ClassVar[Literal["same", "other", "none"]] = "same"
     search: ClassVar[Mapping[str, Any]] = {}
     installation: ClassVar[str | None] = None
 
@@ -154,6 +156,20 @@ class Engine(ABC):
     def is_available(cls) -> bool:
         """Return True if the programs that the runtime needs, such as Node.js, are installed."""
         return True
+
+    @classmethod
+    def beam_counts(cls, num_beams: int) -> list[int]:
+        """Return the numbers of beams with which `vaswani certify` measures the runtime.
+
+        Greedy search (one beam) depends only on the log-probabilities. Therefore a beam search with other
+        rules is also measured with one beam: the translations with one beam show whether the exported model
+        is exact, and the translations with `num_beams` beams show the effect of the other rules.
+        """
+        if cls.beam_search == "none" or num_beams == 1:
+            return [1]
+        if cls.beam_search == "other":
+            return [num_beams, 1]
+        return [num_beams]
 
     @abstractmethod
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:

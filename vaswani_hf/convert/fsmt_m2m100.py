@@ -33,7 +33,7 @@ from ..checkpoint.loading import load_with_report, refuse_load_faults
 from ..checkpoint.tokenizers import Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
-from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse
+from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse, require_activation
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
 from .weights import EMBEDDINGS, POSITION_TABLES, WeightNames, equal_embeddings, same_names, to_interleaved
 from .word_tokenizers import imported_tokenizer, merging_tokenizer, tokenizer_pair
@@ -70,6 +70,13 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
     own = FSMT_NAMES.to_ours(state, "FSMT")
     is_joint, is_tied = equal_embeddings(own, "FSMT")
     sizes = {"vocab_size": model.config.src_vocab_size, "decoder_vocab_size": model.config.tgt_vocab_size}
+    if is_joint and sizes["vocab_size"] != sizes["decoder_vocab_size"]:
+        refuse(
+            "tie_word_embeddings",
+            model.config.tie_word_embeddings,
+            f"`src_vocab_size` {sizes['vocab_size']} and `tgt_vocab_size` "
+            f"{sizes['decoder_vocab_size']} differ, and tied embeddings need equal sizes",
+        )
     languages = dict(zip(("source_language", "target_language"), model.config.langs, strict=True))
     tokenizers, notes = _fsmt_tokenizers(path)
     return _imported(
@@ -201,6 +208,7 @@ def _with_languages(tokenizer: PreTrainedTokenizerFast, tokens: Mapping[str, str
 
 def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]]:
     """Return the model, and the names of the optional weights that are missing in the file."""
+    require_activation(path)
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
     optional = {*POSITION_TABLES, _OUTPUT}

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import torch
 import yaml
 from transformers import GenerationConfig
+from transformers.activations import ACT2FN
 
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import Tokenizers, read_json_object
@@ -189,6 +190,13 @@ def require_known(field: str, value: Any, known: Collection[Any]) -> None:
     """Raise an `UnsupportedError` if a setting of a checkpoint has an unknown value."""
     if value not in known:
         refuse(field, value, f"only {', '.join(known)} can be imported")
+
+
+def require_activation(path: Path) -> None:
+    """Raise an `UnsupportedError` if transformers lacks the activation function that config.json names."""
+    name = read_json_object(path, CONFIG_FILE, path).get("activation_function", "relu")
+    if not isinstance(name, str) or name not in ACT2FN:
+        refuse("activation_function", name, "transformers has no activation function with this name")
 
 
 # Maps a setting to two values: the value (or the tuple of values) that can be imported, and the reason why

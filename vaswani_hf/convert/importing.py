@@ -28,6 +28,7 @@ from ..version import are_installed, install_command
 from .annotated_transformer import ANNOTATED_TRANSFORMER
 from .comparison import TOLERANCE, largest_difference, sample_batch
 from .eole import EOLE
+from .export import format_of_export
 from .fairseq import FAIRSEQ
 from .fsmt_m2m100 import FSMT, M2M100
 from .import_formats import (
@@ -39,8 +40,9 @@ from .import_formats import (
     generation_config,
 )
 from .joeynmt import JOEYNMT
-from .marian import MARIAN_MT
+from .marian import MARIAN, MARIAN_MT
 from .marian_npz import MARIAN_NPZ_IMPORT
+from .marian_npz_export import MARIAN_NPZ
 from .opennmt import OPENNMT_PY
 from .sockeye import SOCKEYE
 from .tensor2tensor import TENSOR2TENSOR
@@ -63,6 +65,8 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
         TENSOR2TENSOR,
     )
 }
+# The exports that an import can read.
+_IMPORTABLE = (MARIAN, MARIAN_NPZ)
 # A pointer of git-lfs begins with these bytes. If git-lfs is not installed, a clone has pointers in place of
 # large files.
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -135,6 +139,7 @@ def import_checkpoint(
     )
     with new_folder(Path(output)) as folder:
         path = _local_path(source, format)
+        _refuse_exports(path, source)
         _refuse_config(path, source)
         try:
             entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
@@ -190,6 +195,16 @@ def _refuse_config(path: Path, source: str | os.PathLike) -> None:
     if config.get("model_type") == VaswaniConfig.model_type:
         raise ValueError(
             f"'{source}' is already a checkpoint of this package; use the checkpoint without an import."
+        )
+
+
+def _refuse_exports(path: Path, source: str | os.PathLike) -> None:
+    """Raise a ValueError if `vaswani export` has written the folder in a format that no import reads."""
+    entry = format_of_export(path) if path.is_dir() else None
+    if entry is not None and entry not in _IMPORTABLE:
+        raise ValueError(
+            f"'{source}' is an export to {entry.expressible.title}, and models in this format cannot be "
+            "imported; use the checkpoint from which the export was made."
         )
 
 

@@ -48,6 +48,7 @@ from .import_formats import (
     has_model_type,
     languages_of_settings,
     refuse,
+    require_activation,
 )
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
@@ -231,6 +232,7 @@ def _generation_config(
 
 def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
     """Read a MarianMT checkpoint of transformers, such as an OPUS-MT model."""
+    require_activation(path)
     marian, load_report = load_with_report(MarianMTModel, path, dtype=torch.float32)
     # transformers initializes missing weights with random values.
     refuse_load_faults(load_report, path)

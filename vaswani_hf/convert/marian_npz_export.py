@@ -418,6 +418,7 @@ class MarianNpzEngine(Engine):
     """Runs an exported model in Marian in a separate process, because an error in Marian ends its process."""
 
     libraries = ("pymarian",)
+    beam_search = "other"
     search = SCORE_PER_TOKEN
     installation = "pip install pymarian"
 

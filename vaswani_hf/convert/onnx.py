@@ -187,4 +187,5 @@ ONNX = ExportFormat(
     export=export_onnx,
     libraries=("onnx", "onnxscript"),
     engine=OnnxEngine,
+    model_type=VaswaniConfig.model_type,
 )

@@ -8,13 +8,12 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from ..checkpoint.files import CARD_FILE, CONFIG_FILE
+from ..checkpoint.files import CARD_FILE
 from ..checkpoint.hub import explained, with_retries
-from ..checkpoint.results import read_record
 from ..publish.destination import Destination, check_destination
 from ..publish.push import only_hub_errors, send
 from ..publish.staging import link_file, refuse_tokens
-from .export import EXPORT_FORMATS
+from .export import format_of_export
 from .export_formats import ExportFormat
 
 # The metadata keys that the model card of an export copies from the card of the original model.
@@ -24,15 +23,6 @@ _TEXT = """# {name}
 These files are the model [{base_model}](https://huggingface.co/{base_model}) in another format. `vaswani export --format
 {format}` of vaswani_hf wrote the files. The card of `{base_model}` describes the training data, the scores and the licence.
 """
-
-
-def format_of_export(folder: Path) -> ExportFormat | None:
-    """Return the export format of a folder, or None if `vaswani export` has not written the folder."""
-    model_type = read_record(folder / CONFIG_FILE).get("model_type")
-    for entry in EXPORT_FORMATS.values():
-        if any(folder.glob(entry.main_file)) and entry.model_type == model_type:
-            return entry
-    return None
 
 
 def is_export(folder: Path) -> bool:

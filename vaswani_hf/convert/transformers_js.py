@@ -404,4 +404,5 @@ TRANSFORMERS_JS = ExportFormat(
     needs_tokenizers=True,
     describe=describe_transformers_js,
     engine=TransformersJsEngine,
+    model_type="marian",
 )

@@ -30,7 +30,7 @@ class TransformersJsEngine(Engine):
     """Runs the ONNX graphs of an export for transformers.js. `dtype` is "fp32", "fp16" or "q8"."""
 
     libraries = ("onnxruntime",)
-    beam_search = False
+    beam_search = "none"
     installation = "npm install @huggingface/transformers"
 
     def __init__(self, folder: Path, dtype: str = "fp32", batch_size: int = 32) -> None:
