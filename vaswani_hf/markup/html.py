@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 from string import ascii_letters, digits, whitespace
 from unicodedata import category
 
-from .passages import Passage, Piece, TranslateSentences, join_parts
+from .passages import TranslateSentences, join_parts
+from .pieces import Passage, Piece
 from .placeholders import NUMBERED_TAG, PLACEHOLDER, STATEMENT, TEMPLATE
 
 # An inline element is a part of a sentence. An element that is not inline begins a new passage.

@@ -20,7 +20,8 @@ from .html import (
     text_pieces,
     translate_html,
 )
-from .passages import Passage, Piece, TranslateSentences, translate_passages
+from .passages import TranslateSentences, translate_passages
+from .pieces import Passage, Piece
 
 # Matches front matter in YAML or in TOML.
 _FRONT_MATTER = re.compile(

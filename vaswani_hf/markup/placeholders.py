@@ -1,6 +1,7 @@
 """Finds the parts of a text that a translation must not change: placeholders, URLs and e-mail addresses."""
 
 import re
+from collections.abc import Iterable
 
 # Code of templates, such as `<%= x %>` (ERB), `<?= $x ?>` (PHP), `{% if x %}` (Jinja) and `[% x %]` (Template
 # Toolkit). The patterns match no code with a second opening mark, such as `<% <% x %>`. Otherwise the search
@@ -44,3 +45,9 @@ PLACEHOLDER = re.compile(
     """,
     re.VERBOSE,
 )
+
+
+def pattern_of_atoms(texts: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern that matches the given texts and all placeholders."""
+    literals = sorted(map(re.escape, texts), key=len, reverse=True)
+    return re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)

@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from .passages import Passage, Piece, TranslateSentences, translate_passages
+from .passages import TranslateSentences, translate_passages
+from .pieces import Passage, Piece
 from .placeholders import PLACEHOLDER, STATEMENT
 
 _LINE_MARK = r"(?m:^[-–—]\ +|^[♪♫]+\ *|\ *[♪♫]+$)"
