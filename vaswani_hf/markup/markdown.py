@@ -11,15 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .html import (
-    VOID,
-    divide_outer_space,
-    keeps_content,
-    references_of,
-    text_of_code,
-    text_pieces,
-    translate_html,
-)
+from .html import VOID, keeps_content, text_of_code, translate_html
+from .html_text import divide_outer_space, references_of, text_pieces
 from .passages import TranslateSentences, translate_passages
 from .pieces import Passage, Piece
 
