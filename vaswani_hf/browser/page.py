@@ -24,10 +24,17 @@ _SCRIPTS = (
     "replay.js",
     "look.js",
 )
-# The functions and constants of the JavaScript object `vaswaniView`, which the page can use.
+# The functions of the JavaScript object `vaswaniView`, which the page can use.
 _PUBLIC = (
-    *("show", "element", "decimal", "percent", "decodeWeights", "headMatrix", "searchTree", "searchNote"),
-    *("hypothesisText", "HEAD_COLOURS"),
+    "show",
+    "element",
+    "decimal",
+    "percent",
+    "decodeWeights",
+    "headMatrix",
+    "searchTree",
+    "searchNote",
+    "hypothesisText",
 )
 
 
