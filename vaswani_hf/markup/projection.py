@@ -72,9 +72,10 @@ class Node:
     end: int = 0
     children: "list[Node]" = field(default_factory=list)
 
-    def contains(self, source: int) -> bool:
-        """Return True if the source unit with the index `source` is between the two tags of a pair."""
-        return self.source_start <= source < self.source_end
+    @property
+    def source_range(self) -> range:
+        """The indices of the source units between the two tags of a pair."""
+        return range(self.source_start, self.source_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +171,9 @@ class _Projection:
         `sentence` is the part of a sentence inside the parent of the pair. Return None if the text between
         the tags is aligned with no target word, or only with target words inside other pairs of tags.
         """
+        inside = pair.source_range
         units = range(sentence.source_start, sentence.source_end)
-        has_other_words = any(self._source[i].is_word for i in units if not pair.contains(i))
+        has_other_words = any(self._source[i].is_word for i in units if i not in inside)
         if not has_other_words and free.issuperset(range(sentence.start, sentence.end)):
             return self._range_of_all_words(pair, sentence)
         return self._best_range(pair, sentence, free)
@@ -191,33 +193,35 @@ class _Projection:
 
     def _is_other_punctuation(self, i: int, pair: Node) -> bool:
         unit = self._target[i]
-        return not unit.is_word and unit.source is not None and not pair.contains(unit.source)
+        return not unit.is_word and unit.source is not None and unit.source not in pair.source_range
 
     def _best_range(self, pair: Node, sentence: Bounds, free: set[int]) -> tuple[int, int] | None:
         """Return the contiguous range of free target units with the highest score. A unit adds 1 to the score
         if the aligned source unit is inside the pair of tags, and subtracts 1 if the aligned source unit is
         outside.
         """
-        units = range(sentence.source_start, sentence.source_end)
-        has_words = any(self._source[i].is_word for i in units if pair.contains(i))
+        inside = pair.source_range
+        first = max(sentence.source_start, pair.source_start)
+        last = min(sentence.source_end, pair.source_end)
+        has_words = any(self._source[i].is_word for i in range(first, last))
         best = None
         best_score = 0
         # The range from `start` has the score `score`.
         start = sentence.start
         score = 0
         for i in range(sentence.start, sentence.end):
-            unit = self._target[i]
             if i not in free:
                 score = 0
-            if i not in free or unit.source is None:
+                continue
+            unit = self._target[i]
+            if unit.source is None:
                 continue
             if score <= 0:
                 score = 0
                 start = i
-            score += 1 if pair.contains(unit.source) else -1
+            score += 1 if unit.source in inside else -1
             # The range of a pair around words must contain a word.
-            is_allowed = unit.is_word or best is not None or not has_words
-            if score > best_score and is_allowed:
+            if score > best_score and (unit.is_word or best is not None or not has_words):
                 best_score = score
                 best = (start, i + 1)
         return best
