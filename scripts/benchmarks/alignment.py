@@ -13,7 +13,8 @@ percentage of tags that enclose exactly the German words of the phrase.
 import argparse
 
 from vaswani_hf import Translator
-from vaswani_hf.markup.passages import Passage, Piece, translate_passages
+from vaswani_hf.markup.passages import translate_passages
+from vaswani_hf.markup.pieces import Passage, Piece
 from vaswani_hf.model.translations_vaswani import Translation
 
 # Each line has an English sentence, its German translation, and for each German word the numbers of the

@@ -24,10 +24,17 @@ _SCRIPTS = (
     "replay.js",
     "look.js",
 )
-# The names of the functions and constants that the JavaScript object `vaswaniView` offers to a page.
+# The names of the functions that the JavaScript object `vaswaniView` offers to a page.
 _PUBLIC = (
-    *("show", "element", "decimal", "percent", "decodeWeights", "headMatrix", "searchTree", "searchNote"),
-    *("hypothesisText", "HEAD_COLOURS"),
+    "show",
+    "element",
+    "decimal",
+    "percent",
+    "decodeWeights",
+    "headMatrix",
+    "searchTree",
+    "searchNote",
+    "hypothesisText",
 )
 
 

@@ -51,6 +51,15 @@ class _Field:
 _Message = dict[str, _Field]
 
 
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """Replaces the lines from `start` to `end` of the catalogue by `lines`."""
+
+    start: int
+    end: int
+    lines: list[str]
+
+
 def translate_catalogue(text: str, translate: TranslateSentences) -> str:
     """Return the catalogue with translations of all messages that had no translation.
 
@@ -61,30 +70,41 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
     messages = _messages_of(lines)
     num_forms = _num_forms(messages)
     missing = [message for message in messages if not _is_translated(message)]
-    ids = [field for message in missing for field in message.values() if field.kind.startswith("msgid")]
-    translations = iter(translate_tagged_texts([_unescaped(field.string) for field in ids], translate))
-    # Each edit is a tuple (first line, line after the last line, new lines).
-    edits: list[tuple[int, int, list[str]]] = []
+    ids: list[str] = []
+    for message in missing:
+        ids += [_unescaped(field.string) for field in message.values() if field.kind.startswith("msgid")]
+    translations = iter(translate_tagged_texts(ids, translate))
+    edits: list[_Edit] = []
     for message in missing:
         singular = next(translations)
-        plural = next(translations) if "msgid_plural" in message else singular
-        keywords = [field.keyword for field in message.values() if field.kind == "msgstr"]
-        end = message[keywords[-1]].end
-        if num_forms and "msgid_plural" in message:
-            keywords = [f"msgstr[{form}]" for form in range(num_forms)]
-        for keyword in keywords:
-            field = message.get(keyword, _Field(keyword, "msgstr", end, end, ""))
-            if not field.string:
-                # Plural form 0 is the translation of the singular (`msgid`). If the target language has only
-                # one form, form 0 is the translation of the plural (`msgid_plural`).
-                is_singular = keyword == "msgstr[0]" and len(keywords) > 1
-                new = _lines_of(keyword, singular if is_singular else plural)
-                edits.append((field.start, field.end, new))
+        plural = next(translations) if "msgid_plural" in message else None
+        edits += _edits_of(message, singular, plural, num_forms)
     # Make the last edit first, because an edit changes the indices of all later lines.
-    edits.sort(key=lambda edit: edit[0])
-    for start, end, new in reversed(edits):
-        lines[start:end] = new
+    edits.sort(key=lambda edit: edit.start)
+    for edit in reversed(edits):
+        lines[edit.start : edit.end] = edit.lines
     return "\n".join(lines)
+
+
+def _edits_of(message: _Message, singular: str, plural: str | None, num_forms: int | None) -> list[_Edit]:
+    """Write the translations of `msgid` and `msgid_plural` into the empty fields of a message. Add the plural
+    forms that the message lacks after the last field.
+    """
+    keywords = [field.keyword for field in message.values() if field.kind == "msgstr"]
+    end = message[keywords[-1]].end
+    if num_forms and plural is not None:
+        keywords = [f"msgstr[{form}]" for form in range(num_forms)]
+    edits = []
+    for keyword in keywords:
+        field = message.get(keyword)
+        if field is not None and field.string:
+            continue
+        # Plural form 0 is the translation of the singular (`msgid`). If the target language has only one
+        # form, form 0 is the translation of the plural (`msgid_plural`).
+        is_first_form = keyword == "msgstr[0]" and len(keywords) > 1
+        new = _lines_of(keyword, singular if plural is None or is_first_form else plural)
+        edits.append(_Edit(field.start, field.end, new) if field else _Edit(end, end, new))
+    return edits
 
 
 def _messages_of(lines: Sequence[str]) -> list[_Message]:

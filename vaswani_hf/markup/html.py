@@ -5,13 +5,15 @@ copied.
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape, unescape
 from html.parser import HTMLParser
-from string import ascii_letters, digits, whitespace
-from unicodedata import category
+from typing import Literal
 
-from .passages import Passage, Piece, TranslateSentences, join_parts
-from .placeholders import NUMBERED_TAG, PLACEHOLDER, STATEMENT, TEMPLATE
+from .html_text import divide_outer_space, references_of, text_pieces
+from .passages import TranslateSentences, join_parts
+from .pieces import Passage, Piece
+from .placeholders import NUMBERED_TAG, TEMPLATE
 
 # An inline element is a part of a sentence. An element that is not inline begins a new passage.
 _INLINE = frozenset(
@@ -25,12 +27,8 @@ _OPAQUE = frozenset(
 )
 _TRANSLATED_ATTRIBUTES = frozenset(("alt", "title", "placeholder", "aria-label"))
 _ATTRIBUTE = re.compile(r"""[\s/]+([^\s/>=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?""")
-_REFERENCE = re.compile(r"&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")
-_ATOM = re.compile(
-    rf"(?P<statement>{STATEMENT.pattern})|{NUMBERED_TAG.pattern}|{PLACEHOLDER.pattern}"
-    rf"|(?P<reference>{_REFERENCE.pattern})",
-    re.VERBOSE,
-)
+
+_Kind = Literal["open", "close", "single", "text", "comment", "declaration"]
 
 
 def translate_html(text: str, translate: TranslateSentences) -> str:
@@ -41,47 +39,165 @@ def translate_html(text: str, translate: TranslateSentences) -> str:
 
 def translate_html_documents(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
     """Translate several documents together, so that the sentences of all documents share batches."""
-    texts = join_parts([_Reader(text).attribute_parts() for text in texts], translate)
-    return join_parts([_Reader(text).text_parts() for text in texts], translate)
+    texts = join_parts([_attribute_parts(text) for text in texts], translate)
+    return join_parts([_text_parts(text) for text in texts], translate)
 
 
-class _Reader(HTMLParser):
-    """Parses an HTML document, and records the offset of each tag and of each text between tags."""
+def _attribute_parts(document: str) -> list[str | Passage]:
+    """Divide a document into parts, with a `Passage` for each translated attribute value."""
+    parts: list[str | Passage] = []
+    for token in _tokens_of(document):
+        if token.kind in {"open", "single"} and not token.is_kept:
+            parts += _attribute_parts_of_tag(token.raw)
+        else:
+            parts.append(token.raw)
+    return parts
 
-    def __init__(self, text: str):
+
+def _attribute_parts_of_tag(tag: str) -> list[str | Passage]:
+    parts: list[str | Passage] = []
+    end = 0
+    for match in _ATTRIBUTE.finditer(tag):
+        name, value = match.groups()
+        if value is None or name.lower() not in _TRANSLATED_ATTRIBUTES:
+            continue
+        if value[0] in "\"'":
+            value = value[1:-1]
+        parts += [tag[end : match.start(2)], '"']
+        parts += [*_passage_parts(text_pieces(value), quotes="\"'"), '"']
+        end = match.end()
+    return [*parts, tag[end:]]
+
+
+def _text_parts(document: str) -> list[str | Passage]:
+    """Divide a document into parts, with a `Passage` for each text between the tags of block elements, such
+    as `<p>`.
+    """
+    parts: list[str | Passage] = []
+    pieces: list[Piece] = []
+    for token in _tokens_of(document):
+        if NUMBERED_TAG.fullmatch(token.raw) or (token.kind == "text" and not token.is_kept):
+            # The parser of HTML reads the numbered tag `</0>` as a comment.
+            pieces += text_pieces(token.raw)
+        elif token.name in _INLINE or (token.kind == "comment" and not token.is_kept):
+            pieces.append(_inline_piece(token))
+        else:
+            parts += [*_passage_parts(pieces), token.raw]
+            pieces = []
+    return parts + _passage_parts(pieces)
+
+
+def _inline_piece(token: "_Token") -> Piece:
+    """Return the piece of an inline tag, of an untranslated inline element, or of a comment."""
+    if token.name == "br":
+        return Piece("break", token.raw)
+    if not token.is_kept and token.name not in VOID and token.kind in {"open", "close"}:
+        return Piece(token.kind, token.raw, name=token.name)
+    return Piece("atom", token.raw, text_of_code(token.name, token.raw))
+
+
+def _passage_parts(pieces: Sequence[Piece], quotes: str = "") -> list[str | Passage]:
+    """Return the white space before a passage, the passage, and the white space after the passage."""
+    before, content, after = divide_outer_space(pieces)
+    return [before, Passage(content, _escape_function(content, quotes)), after]
+
+
+def _escape_function(pieces: Sequence[Piece], quotes: str) -> Callable[[str], str]:
+    """Return a function that escapes a translation, and writes the same character references as the source
+    text, such as `&nbsp;`.
+    """
+    references = {character: escape(character) for character in f"&<>{quotes}"} | references_of(pieces)
+    table = str.maketrans(references)
+    return lambda text: text.translate(table)
+
+
+def text_of_code(name: str, raw: str) -> str:
+    """Return the content of an element such as `<code>` if the content is one word, so that the model can
+    copy the word. For all other elements, return an empty text.
+    """
+    match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
+    return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
+
+
+def keeps_content(tag: str) -> bool:
+    """Return True if the content of the element that begins with the given tag is not translated."""
+    tokens = _Tokenizer(tag).tokens
+    return bool(tokens) and tokens[0].keeps_content is True
+
+
+@dataclass(slots=True)
+class _Token:
+    """A tag, a text, a comment, or an untranslated element of an HTML document.
+
+    Attributes:
+        kind (str): "open", "close" or "single" (a tag such as `<br/>`), "text", "comment" or "declaration".
+            An untranslated element has the kind of its first tag.
+        start (int): The offset of the token in the document.
+        name (str): The name of a tag. For an untranslated element, `name` is an empty text if the element has
+            no end tag, or contains an element with `translate="yes"`.
+        raw (str): The source code of the token.
+        keeps_content (bool, optional): For an opening tag, True if the element is not translated, and False
+            if the element has `translate="yes"`. None if the element inherits the setting of its parent.
+        is_kept (bool): True if the token is not translated.
+        end (int): For an opening tag, the index of the first token after the element. For other tokens, the
+            index of the next token.
+        is_closed (bool): False for an opening tag without end tag.
+    """
+
+    kind: _Kind
+    start: int
+    name: str = ""
+    raw: str = ""
+    keeps_content: bool | None = None
+    is_kept: bool = False
+    end: int = 0
+    is_closed: bool = True
+
+
+def _tokens_of(document: str) -> list[_Token]:
+    """Divide a document into tokens. Each untranslated element is one token."""
+    tokens = _Tokenizer(document).tokens
+    _set_ends(tokens)
+    _set_is_kept(tokens)
+    return _with_kept_tokens_joined(tokens)
+
+
+class _Tokenizer(HTMLParser):
+    """Divides an HTML document into tags, texts and comments."""
+
+    def __init__(self, document: str):
         super().__init__(convert_charrefs=True)
-        self._text = text
-        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        # The tags, texts and comments: tuples (offset in the document, kind, name of the tag).
-        self._events: list[tuple[int, str, str]] = []
-        # Each key is the index of an opening tag in `_events`. The value is True if the element is not
-        # translated, and False if the element has `translate="yes"`. If an element inherits the setting
-        # `translate` of its parent, the dict has no entry for the element.
-        self.is_kept: dict[int, bool] = {}
+        self.tokens: list[_Token] = []
+        self._line_starts = [0, *(match.end() for match in re.finditer("\n", document))]
         # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
-        self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), text))
+        self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), document))
         if self.rawdata.startswith("<"):
             # The document ends inside a tag or a comment. `HTMLParser.close` would interpret the incomplete
             # tag or comment as text.
-            self._events.append((len(text) - len(self.rawdata), "declaration", ""))
+            self.tokens.append(_Token("declaration", start=len(document) - len(self.rawdata)))
         else:
             self.close()
-        self._events.append((len(text), "end", ""))
+        end = len(document)
+        for token in reversed(self.tokens):
+            token.raw = document[token.start : end]
+            end = token.start
 
-    def _add(self, kind: str, name: str = "") -> None:
+    def _add(self, kind: _Kind, name: str = "", keeps_content: bool | None = None) -> None:
         line, column = self.getpos()
-        self._events.append((self._line_starts[line - 1] + column, kind, name))
+        start = self._line_starts[line - 1] + column
+        self.tokens.append(_Token(kind, start=start, name=name, keeps_content=keeps_content))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        translate = (values.get("translate") or "").lower() if "translate" in values else None
+        values = {name: value or "" for name, value in attrs}
+        translate = values.get("translate", "inherit").lower()
+        keeps_content = None
         if tag in self.CDATA_CONTENT_ELEMENTS or translate == "no":
-            self.is_kept[len(self._events)] = True
+            keeps_content = True
         elif translate in {"yes", ""}:
-            self.is_kept[len(self._events)] = False
-        elif tag in _OPAQUE or "notranslate" in (values.get("class") or "").split():
-            self.is_kept[len(self._events)] = True
-        self._add("open", tag)
+            keeps_content = False
+        elif tag in _OPAQUE or "notranslate" in values.get("class", "").split():
+            keeps_content = True
+        self._add("open", tag, keeps_content)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._add("single", tag)
@@ -90,7 +206,7 @@ class _Reader(HTMLParser):
         self._add("close", tag)
 
     def handle_data(self, data: str) -> None:
-        if not self._events or self._events[-1][1] != "text":
+        if not self.tokens or self.tokens[-1].kind != "text":
             self._add("text")
 
     def handle_comment(self, data: str) -> None:
@@ -105,215 +221,71 @@ class _Reader(HTMLParser):
     def unknown_decl(self, data: str) -> None:
         self._add("declaration")
 
-    def _elements(self) -> "list[tuple[str, str, str, bool]]":
-        """Return a tuple (kind, name, source code, False) for each tag and each text, and a tuple (kind,
-        name, source code, True) for an element that is not translated. For an untranslated element, `name` is
-        an empty text if the element has no end tag, or contains an element with `translate="yes"`.
-        """
-        ends, are_closed = self._ends()
-        last = len(self._events) - 1
-        is_kept = [False] * last
-        stack = [(last, False)]
-        for i in range(last):
-            while i >= stack[-1][0]:
-                stack.pop()
-            if i in self.is_kept:
-                stack.append((min(ends[i], stack[-1][0]), self.is_kept[i]))
-            is_kept[i] = stack[-1][1]
-        found = []
-        i = 0
-        while i < last:
-            start, kind, name = self._events[i]
-            stop = i + 1
-            if is_kept[i]:
-                limit = ends[i] if i in self.is_kept else last
-                while stop < limit and is_kept[stop]:
-                    stop += 1
-                if i not in self.is_kept or stop != limit or not are_closed[i]:
-                    name = ""
-            found.append((kind, name, self._text[start : self._events[stop][0]], is_kept[i]))
-            i = stop
-        return found
 
-    def _ends(self) -> tuple[list[int], list[bool]]:
-        """Return two lists, `ends` and `are_closed`, with one element for each event (a tag, a text or a
-        comment). If event `i` is an opening tag, `ends[i]` is the index of the first event after the element.
-        `are_closed[i]` is False if the element has no end tag. For texts, end tags and void elements, such as
-        `<br>`, `ends[i]` is i + 1, and `are_closed[i]` is True. Without an end tag, an inline element ends at
-        the next tag of a block element, and a block element ends at the end of its parent.
-        """
-        last = len(self._events) - 1
-        ends = [i + 1 for i in range(last)]
-        are_closed = [True] * last
-        open_tags: list[int] = []
-        num_open: Counter[str] = Counter()
-        for i in range(last):
-            _, kind, name = self._events[i]
-            if name and name not in _INLINE:
-                for j in reversed(open_tags):
-                    if self._events[j][2] not in _INLINE or ends[j] < last:
-                        break
-                    ends[j] = i
-            if kind == "open" and name not in VOID:
-                open_tags.append(i)
-                num_open[name] += 1
-                ends[i] = last
-                are_closed[i] = False
-            elif kind == "close" and num_open[name]:
-                while True:
-                    j = open_tags.pop()
-                    other = self._events[j][2]
-                    num_open[other] -= 1
-                    if other == name:
-                        break
-                    ends[j] = min(ends[j], i)
-                ends[j] = i + 1
-                are_closed[j] = True
-        return ends, are_closed
-
-    def attribute_parts(self) -> list[str | Passage]:
-        """Divide the document into parts, with a `Passage` for each translated attribute value."""
-        parts: list[str | Passage] = []
-        for kind, _, raw, is_kept in self._elements():
-            end = 0
-            if kind in {"open", "single"} and not is_kept:
-                for match in _ATTRIBUTE.finditer(raw):
-                    if match[2] and match[1].lower() in _TRANSLATED_ATTRIBUTES:
-                        parts += [raw[end : match.start(2)], '"']
-                        value = match[2].strip(match[2][0]) if match[2][0] in "\"'" else match[2]
-                        parts += [*_passage_parts(text_pieces(value), quotes="\"'"), '"']
-                        end = match.end()
-            parts.append(raw[end:])
-        return parts
-
-    def text_parts(self) -> list[str | Passage]:
-        """Divide the document into parts, with a `Passage` for each text between the tags of block elements,
-        such as `<p>`.
-        """
-        parts: list[str | Passage] = []
-        pieces: list[Piece] = []
-        for kind, name, raw, is_kept in self._elements():
-            if (kind == "text" and not is_kept) or NUMBERED_TAG.fullmatch(raw):
-                # The parser of HTML reads the numbered tag `</0>` as a comment.
-                pieces += text_pieces(raw)
-            elif (kind == "comment" and not is_kept) or (name in _INLINE and (is_kept or name in VOID)):
-                is_break = name == "br"
-                pieces.append(Piece("break" if is_break else "atom", raw, text_of_code(name, raw)))
-            elif name in _INLINE:
-                pieces.append(Piece("atom" if kind == "single" else kind, raw, name=name))  # type: ignore[arg-type]
-            else:
-                parts += [*_passage_parts(pieces), raw]
-                pieces = []
-        return parts + _passage_parts(pieces)
-
-
-def keeps_content(tag: str) -> bool:
-    """Return True if the content of the element that begins with the given tag is not translated."""
-    return _Reader(tag).is_kept.get(0, False)
-
-
-def text_of_code(name: str, raw: str) -> str:
-    """Return the content of an element such as `<code>` if the content is one word, so that the model can
-    copy the word. For all other elements, return an empty text.
+def _set_ends(tokens: Sequence[_Token]) -> None:
+    """Set `end` and `is_closed` of each token. Without an end tag, an inline element ends at the next tag of
+    a block element, and a block element ends at the end of its parent.
     """
-    match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
-    return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
+    last = len(tokens)
+    open_tags: list[_Token] = []
+    num_open: Counter[str] = Counter()
+    for i, token in enumerate(tokens):
+        token.end = i + 1
+        if token.name and token.name not in _INLINE:
+            _end_inline_elements(open_tags, i, last)
+        if token.kind == "open" and token.name not in VOID:
+            open_tags.append(token)
+            num_open[token.name] += 1
+            token.end = last
+            token.is_closed = False
+        elif token.kind == "close" and num_open[token.name]:
+            opening = open_tags.pop()
+            while opening.name != token.name:
+                # The end tag also ends all elements inside the element.
+                opening.end = min(opening.end, i)
+                num_open[opening.name] -= 1
+                opening = open_tags.pop()
+            num_open[opening.name] -= 1
+            opening.end = i + 1
+            opening.is_closed = True
 
 
-def references_of(pieces: Sequence[Piece]) -> dict[str, str]:
-    """Map each character that the document writes only as an HTML reference, such as `&nbsp;`, to the
-    reference.
-    """
-    texts = [piece.raw for piece in pieces if piece.kind == "text"]
-    references = {}
-    for text in texts:
-        references.update({unescape(reference): reference for reference in _REFERENCE.findall(text)})
-    characters = {*_REFERENCE.sub("", "".join(texts)), *ascii_letters, *digits, *whitespace}
-    return {
-        character: reference
-        for character, reference in references.items()
-        if len(character) == 1 and character not in characters
-    }
-
-
-def _escape_function(pieces: Sequence[Piece], quotes: str = "") -> Callable[[str], str]:
-    """Return a function that escapes a translation, and writes the same character references as the source
-    text, such as `&nbsp;`.
-    """
-    references = {character: escape(character) for character in f"&<>{quotes}"} | references_of(pieces)
-    table = {ord(character): reference for character, reference in references.items()}
-    return lambda text: text.translate(table)
-
-
-def _passage_parts(pieces: Sequence[Piece], quotes: str = "") -> list[str | Passage]:
-    """Return the white space before a passage, the passage, and the white space after the passage."""
-    before, inner, after = divide_outer_space(pieces)
-    return [before, Passage(inner, _escape_function(inner, quotes)), after]
-
-
-def divide_outer_space(pieces: Sequence[Piece]) -> tuple[str, list[Piece], str]:
-    """Separate the white space at both ends of a passage from the content of the passage. Return the source
-    code of the white space before the content, the pieces of the content, and the source code of the white
-    space after the content. The white space can contain character references, such as `&nbsp;`.
-    """
-    inner = [*pieces]
-    before = after = ""
-    while inner and inner[0].kind == "text":
-        first = inner.pop(0)
-        start, _ = _visible_range(first.raw)
-        before += first.raw[:start]
-        if start < len(first.raw):
-            inner.insert(0, Piece("text", first.raw[start:], first.text.lstrip()))
+def _end_inline_elements(open_tags: Sequence[_Token], i: int, last: int) -> None:
+    """End the innermost inline elements before token `i`, a tag of a block element."""
+    for opening in reversed(open_tags):
+        if opening.name not in _INLINE or opening.end < last:
             break
-    while inner and inner[-1].kind == "text":
-        last = inner.pop()
-        _, end = _visible_range(last.raw)
-        after = last.raw[end:] + after
-        if end > 0:
-            inner.append(Piece("text", last.raw[:end], last.text.rstrip()))
-            break
-    return before, inner, after
+        opening.end = i
 
 
-def _visible_range(raw: str) -> tuple[int, int]:
-    """Return the offset of the first visible character (not white space) in a text, and the offset after the
-    last visible character. If all characters are white space, return the length of the text, and 0.
+def _set_is_kept(tokens: Sequence[_Token]) -> None:
+    # The end, and the value of `keeps_content`, of each element around the current token.
+    elements = [(len(tokens), False)]
+    for i, token in enumerate(tokens):
+        while i >= elements[-1][0]:
+            elements.pop()
+        if token.keeps_content is not None:
+            elements.append((min(token.end, elements[-1][0]), token.keeps_content))
+        token.is_kept = elements[-1][1]
+
+
+def _with_kept_tokens_joined(tokens: Sequence[_Token]) -> list[_Token]:
+    """Join the tokens of each untranslated element to one token, up to an inner element with
+    `translate="yes"`. Also join the untranslated tokens after the inner element.
     """
-    characters = re.finditer(rf"{_REFERENCE.pattern}|.", raw, flags=re.DOTALL)
-    visible = [match.span() for match in characters if not unescape(match[0]).isspace()]
-    return (visible[0][0], visible[-1][1]) if visible else (len(raw), 0)
-
-
-def text_pieces(raw: str) -> list[Piece]:
-    """Divide a text without HTML tags (for example the text between two tags) into translatable parts and
-    unchangeable parts, such as placeholders.
-    """
-    pieces = []
-    end = 0
-    for match in _ATOM.finditer(raw):
-        reference = match["reference"]
-        if reference is not None:
-            character = unescape(reference)
-            if character != "&" and not category(character[0]).startswith("S"):
-                # A character reference for a letter, white space or punctuation, such as `&auml;`, is a part
-                # of the text.
-                continue
-        pieces.append(_text_piece(raw[end : match.start()]))
-        if match["statement"]:
-            pieces.append(Piece("break", match[0]))
-        elif match["end"]:
-            pieces.append(Piece("atom", match[0]))
-        elif match["number"]:
-            pieces.append(Piece("close" if match["slash"] else "open", match[0], name=match["number"]))
-        else:
-            pieces.append(Piece("atom", match[0], unescape(match[0])))
-        end = match.end()
-    pieces.append(_text_piece(raw[end:]))
-    return [piece for piece in pieces if piece.raw]
-
-
-def _text_piece(raw: str) -> Piece:
-    """Convert a text without tags to a `Piece`. Each sequence of ASCII white space becomes one space. Other
-    white space does not change.
-    """
-    return Piece("text", raw, re.sub(r"\s+", " ", unescape(raw), flags=re.ASCII))
+    joined = []
+    i = 0
+    while i < len(tokens):
+        first = tokens[i]
+        begins_element = first.keeps_content is not None
+        end = i + 1
+        if first.is_kept:
+            limit = first.end if begins_element else len(tokens)
+            while end < limit and tokens[end].is_kept:
+                end += 1
+            if not begins_element or end != limit or not first.is_closed:
+                first.name = ""
+            first.raw = "".join(token.raw for token in tokens[i:end])
+        joined.append(first)
+        i = end
+    return joined

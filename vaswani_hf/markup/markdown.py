@@ -9,18 +9,12 @@ all inline tokens in the source code of the block.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from .html import (
-    VOID,
-    divide_outer_space,
-    keeps_content,
-    references_of,
-    text_of_code,
-    text_pieces,
-    translate_html,
-)
-from .passages import Passage, Piece, TranslateSentences, translate_passages
+from .html import VOID, keeps_content, text_of_code, translate_html
+from .html_text import divide_outer_space, references_of, text_pieces
+from .passages import TranslateSentences, translate_passages
+from .pieces import Passage, Piece, plain_atom, tag_piece
 
 # Matches front matter in YAML or in TOML.
 _FRONT_MATTER = re.compile(
@@ -38,6 +32,14 @@ _SPECIAL = r"[\\`*_\[\]<>~]|&(?=#?\w+;)"
 _LINE_START = re.compile(r"(^|\n)([ \t]*)([#+=-]|\d+(?=[.)]))")
 
 
+class _LinePart(NamedTuple):
+    """The part of a line of the document from the column `start` to the column `end`."""
+
+    line: int
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Block:
     """A block of a document, such as a paragraph or the cell of a table.
@@ -46,16 +48,15 @@ class _Block:
         content (str): The source code of the block. In the cell of a table, the parser has replaced `\\|` by
             `|`.
         is_cell (bool): True if the block is the cell of a table.
-        place (list): A tuple (line number, first column, column after the last character) for each line of
-            the block.
+        place (list): The part of each line that belongs to the block.
         before (str): The check box of a task, and the white space before the text, such as `&nbsp;`.
-        pieces (list): The texts, unchangeable parts and tags of the block.
+        pieces (list): The texts, atoms and tags of the block.
         after (str): The white space after the text.
     """
 
     content: str
     is_cell: bool
-    place: list[tuple[int, int, int]]
+    place: list[_LinePart]
     before: str
     pieces: list[Piece]
     after: str
@@ -63,63 +64,36 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """Replaces the columns from `start` to `end` of a line by `text`, and removes the lines `removed`. `text`
-    can contain line breaks.
-    """
+    """Replaces a part of a line by `text`, and removes the lines `removed`. `text` can contain line breaks."""
 
-    line: int
-    start: int
-    end: int
+    part: _LinePart
     text: str
     removed: Sequence[int] = ()
 
 
 def translate_markdown(text: str, translate: TranslateSentences) -> str:
     """Return the translation of a Markdown document."""
-    parser = _parser()
     front_matter = _FRONT_MATTER.match(text)
     metadata = front_matter[0] if front_matter else ""
     lines = text[len(metadata) :].split("\n")
-    blocks: list[_Block] = []
-    edits: list[_Edit] = []
-    # The line and the column at which the previous block ends. If two table cells have equal text, a search
-    # without `cursor` would find the first cell twice.
-    cursor = (0, 0)
+    parser = _parser()
     # The parser writes the link definitions of the document into `definitions`.
     definitions: dict[str, Any] = {}
-    is_cell = False
-    for token in parser.parse("\n".join(lines), definitions):
-        is_cell = token.type in {"th_open", "td_open"} or (is_cell and token.type == "inline")
+    tokens = parser.parse("\n".join(lines), definitions)
+    edits: list[_Edit] = []
+    for token in tokens:
         if token.type == "html_block":
             edits += _edits_of_html_block(token, lines, translate)
-        if token.type != "inline" or not token.content.strip():
-            continue
-        content = token.content.replace("|", r"\|") if is_cell else token.content
-        place = _place_of(token, content, lines, cursor)
-        pieces = _InlineReader(token.content).pieces_of(token.children)
-        if place is None:
-            # Move the cursor to the end of the line. Otherwise, the search for the text of a later table cell
-            # could match text inside the skipped cell.
-            if token.map is not None:
-                cursor = token.map[0], len(lines[token.map[0]])
-            continue
-        cursor = place[-1][0], place[-1][2]
-        if pieces is None:
-            continue
-        task = _TASK.match(token.content)
-        check_box = task[0] if task else ""
-        pieces = _with_kept_elements(_after(pieces, len(check_box)))
-        before, pieces, after = divide_outer_space(pieces)
-        blocks.append(_Block(token.content, is_cell, place, check_box + before, pieces, after))
+    blocks = _blocks_of(tokens, lines)
     passages = [Passage(block.pieces, _escape_function(block)) for block in blocks]
     for block, translation in zip(blocks, translate_passages(passages, translate), strict=True):
         if translation == "".join(piece.raw for piece in block.pieces):
             # Keep a block unchanged if the translation of the block equals the source.
             continue
-        translation = f"{block.before}{translation.strip()}{block.after}"
-        translation = _LINE_START.sub(_escaped_line_start, translation)
-        if _has_equal_markup(parser, block.content, translation, definitions):
-            edits.append(_edit_of_block(block, lines, translation))
+        content = f"{block.before}{translation.strip()}{block.after}"
+        content = _LINE_START.sub(_escaped_line_start, content)
+        if _has_equal_markup(parser, block.content, content, definitions):
+            edits.append(_edit_of_block(block, lines, content))
     return metadata + "\n".join(_edited(lines, edits))
 
 
@@ -133,19 +107,80 @@ def _edits_of_html_block(token: Any, lines: Sequence[str], translate: TranslateS
     prefixes = map(str.removesuffix, sources, contents)
     translation = translate_html("\n".join(contents), translate)
     new = [prefix + line for prefix, line in zip(prefixes, translation.split("\n"), strict=False)]
-    return [_Edit(start, 0, len(sources[0]), text="\n".join(new), removed=range(start + 1, end))]
+    first_line = _LinePart(start, 0, len(sources[0]))
+    return [_Edit(first_line, text="\n".join(new), removed=range(start + 1, end))]
+
+
+def _blocks_of(tokens: Sequence[Any], lines: Sequence[str]) -> list[_Block]:
+    """Return the blocks with text. Leave out a block if its source code is not found in the document."""
+    blocks = []
+    finder = _PlaceFinder(lines)
+    is_cell = False
+    for token in tokens:
+        is_cell = token.type in {"th_open", "td_open"} or (is_cell and token.type == "inline")
+        if token.type != "inline" or not token.content.strip():
+            continue
+        place = finder.find(token, is_cell)
+        pieces = _InlineReader(token.content).pieces_of(token.children)
+        if place is None or pieces is None:
+            continue
+        task = _TASK.match(token.content)
+        check_box = task[0] if task else ""
+        pieces = _with_kept_elements(_after(pieces, len(check_box)))
+        before, pieces, after = divide_outer_space(pieces)
+        blocks.append(_Block(token.content, is_cell, place, check_box + before, pieces, after))
+    return blocks
+
+
+class _PlaceFinder:
+    """Finds the source code of blocks in the lines of a document, one block after another."""
+
+    def __init__(self, lines: Sequence[str]):
+        self._lines = lines
+        # The line and the column at which the previous block ends. If two table cells have equal text, a
+        # search from the start of the line would find the first cell twice.
+        self._cursor = (0, 0)
+
+    def find(self, token: Any, is_cell: bool) -> list[_LinePart] | None:
+        """Return the place of a block, in the format of `_Block.place`. Return None if a line of the block is
+        not in the document.
+        """
+        first, end = token.map
+        content = token.content.replace("|", r"\|") if is_cell else token.content
+        place: list[_LinePart] = []
+        number = first
+        for line in content.split("\n"):
+            part = self._find_line(line, number, end)
+            if part is None:
+                # Move the cursor to the end of the line. Otherwise, the search for the text of a later table
+                # cell could match text inside the skipped cell.
+                self._cursor = (first, len(self._lines[first]))
+                return None
+            place.append(part)
+            number = part.line + 1
+        self._cursor = (place[-1].line, place[-1].end)
+        return place
+
+    def _find_line(self, line: str, first: int, end: int) -> _LinePart | None:
+        """Search `line` in the lines of the document from `first` to `end`, after the cursor."""
+        for number in range(first, end):
+            column = self._cursor[1] if number == self._cursor[0] else 0
+            start = self._lines[number].find(line, column)
+            if start >= 0:
+                return _LinePart(number, start, start + len(line))
+        return None
 
 
 def _edit_of_block(block: _Block, lines: Sequence[str], translation: str) -> _Edit:
     """Replace a block by its translation. From its second line on, the translation repeats the prefix of the
     block's second line, such as the `>` of a quotation.
     """
-    (line, start, end), *others = block.place
-    prefix = lines[others[0][0]][: others[0][1]] if others else ""
+    first, *others = block.place
+    prefix = lines[others[0].line][: others[0].start] if others else ""
     text = translation.replace("\n", f"\n{prefix}")
     if block.is_cell:
         text = text.replace("|", r"\|")
-    return _Edit(line, start, end, text=text, removed=[number for number, _, _ in others])
+    return _Edit(first, text=text, removed=[part.line for part in others])
 
 
 def _edited(lines: Sequence[str], edits: Sequence[_Edit]) -> list[str]:
@@ -153,9 +188,10 @@ def _edited(lines: Sequence[str], edits: Sequence[_Edit]) -> list[str]:
     edited = [*lines]
     removed: set[int] = set()
     # Make the last edit first, because an edit changes the columns of all later characters in the line.
-    for edit in sorted(edits, key=lambda edit: (edit.line, edit.start), reverse=True):
-        line = edited[edit.line]
-        edited[edit.line] = line[: edit.start] + edit.text + line[edit.end :]
+    for edit in sorted(edits, key=lambda edit: edit.part, reverse=True):
+        number, start, end = edit.part
+        line = edited[number]
+        edited[number] = line[:start] + edit.text + line[end:]
         removed.update(edit.removed)
     return [line for number, line in enumerate(edited) if number not in removed]
 
@@ -238,29 +274,6 @@ def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool
     return True
 
 
-def _place_of(
-    token: Any, content: str, lines: Sequence[str], cursor: tuple[int, int]
-) -> list[tuple[int, int, int]] | None:
-    """Return the place of the Markdown source `content` in the document, in the format of `_Block.place`.
-    Return None if a line of `content` is not in the document.
-    """
-    if token.map is None:
-        return None
-    number = token.map[0]
-    place = []
-    for line in content.split("\n"):
-        after = cursor[1] if number == cursor[0] else 0
-        while number < token.map[1] and line not in lines[number][after:]:
-            number += 1
-            after = 0
-        if number >= token.map[1]:
-            return None
-        start = lines[number].index(line, after)
-        place.append((number, start, start + len(line)))
-        number += 1
-    return place
-
-
 class _InlineReader:
     """Finds the inline tokens of a block, one after another, in the source code of the block."""
 
@@ -270,58 +283,60 @@ class _InlineReader:
         self._position = 0
         # For each open link, the offset of the opening mark and the offset at which the whole link ends.
         self._links: list[tuple[int, int]] = []
-        # Maps each token type to the function that returns the Markdown source and the `Piece` objects of a
-        # token.
-        self._readers: dict[str, Callable[[Any], tuple[str, list[Piece]]]] = {
-            "text": self._text,
-            "text_special": self._special,
-            "softbreak": self._soft_break,
-            "hardbreak": self._hard_break,
-            "code_inline": self._code,
-            "math": self._code,
-            "html_inline": self._html,
-            "image": self._image,
-            "footnote": self._footnote,
-            "link_open": self._link_open,
-            "link_close": self._link_close,
-            "em_open": self._tag,
-            "em_close": self._tag,
-            "strong_open": self._tag,
-            "strong_close": self._tag,
-            "s_open": self._tag,
-            "s_close": self._tag,
-        }
 
     def pieces_of(self, tokens: Sequence[Any]) -> list[Piece] | None:
         """Return the pieces of the block, or None if the tokens do not match the Markdown source."""
         pieces: list[Piece] = []
         for token in _without_texts_of_autolinks(tokens):
-            if token.type not in self._readers:
+            found = self._read(token)
+            if found is None or not self._content.startswith(found[0], self._position):
                 return None
-            raw, of_token = self._readers[token.type](token)
-            if not self._content.startswith(raw, self._position):
-                return None
+            raw, of_token = found
             pieces += of_token
             self._position += len(raw)
         return pieces if self._position == len(self._content) else None
 
-    def _text(self, token: Any) -> tuple[str, list[Piece]]:
-        return token.content, text_pieces(token.content)
-
-    def _special(self, token: Any) -> tuple[str, list[Piece]]:
-        """Read a character reference, or a character after a backslash."""
-        raw = token.markup
-        if raw.startswith("&"):
-            return raw, text_pieces(raw)
-        return raw, [Piece("text", raw, token.content)]
-
-    def _soft_break(self, token: Any) -> tuple[str, list[Piece]]:
-        raw = self._source_of_break()
-        return raw, [Piece("text", raw, " ")]
-
-    def _hard_break(self, token: Any) -> tuple[str, list[Piece]]:
-        raw = self._source_of_break()
-        return raw, [Piece("break", raw)]
+    def _read(self, token: Any) -> tuple[str, list[Piece]] | None:
+        """Return the Markdown source and the pieces of a token, or None if the type of the token is unknown."""
+        name = token.type.removesuffix("_open").removesuffix("_close")
+        match token.type:
+            case "text":
+                return token.content, text_pieces(token.content)
+            case "text_special" if token.markup.startswith("&"):
+                return token.markup, text_pieces(token.markup)
+            case "text_special":
+                # A character after a backslash.
+                return token.markup, [Piece("text", token.markup, token.content)]
+            case "softbreak":
+                raw = self._source_of_break()
+                return raw, [Piece("text", raw, " ")]
+            case "hardbreak":
+                raw = self._source_of_break()
+                return raw, [Piece("break", raw)]
+            case "code_inline" | "math":
+                raw = token.meta["source"]
+                return raw, [plain_atom(raw)]
+            case "image":
+                raw = token.meta["source"]
+                return raw, [Piece("atom", raw)]
+            case "footnote":
+                return token.content, [Piece("atom", token.content)]
+            case "html_inline":
+                return token.content, [_html_piece(token.content)]
+            case "link_open" if token.info == "auto":
+                raw = token.meta["source"]
+                return raw, [plain_atom(raw)]
+            case "link_open":
+                self._links.append((self._position, self._position + len(token.meta["source"])))
+                return "[", [Piece("open", "[", name=name)]
+            case "link_close":
+                raw, closing = self._closing_of_link()
+                return raw, [Piece("close", closing, name=name)]
+            case "em_open" | "strong_open" | "s_open":
+                return token.markup, [Piece("open", token.markup, name=name)]
+            case "em_close" | "strong_close" | "s_close":
+                return token.markup, [Piece("close", token.markup, name=name)]
+        return None
 
     def _source_of_break(self) -> str:
         match = _SOFT_OR_HARD_BREAK.match(self._content, self._position)
@@ -329,39 +344,15 @@ class _InlineReader:
         # source code has no line break at `_position`.
         return match[0] if match else "\n"
 
-    def _code(self, token: Any) -> tuple[str, list[Piece]]:
-        raw = token.meta["source"]
-        return raw, [Piece("atom", raw, raw)]
-
-    def _html(self, token: Any) -> tuple[str, list[Piece]]:
-        return token.content, [_html_piece(token.content)]
-
-    def _image(self, token: Any) -> tuple[str, list[Piece]]:
-        raw = token.meta["source"]
-        return raw, [Piece("atom", raw)]
-
-    def _footnote(self, token: Any) -> tuple[str, list[Piece]]:
-        return token.content, [Piece("atom", token.content)]
-
-    def _link_open(self, token: Any) -> tuple[str, list[Piece]]:
-        source = token.meta["source"]
-        if token.info == "auto":
-            return source, [Piece("atom", source, source)]
-        self._links.append((self._position, self._position + len(source)))
-        return "[", [Piece("open", "[", name="link")]
-
-    def _link_close(self, token: Any) -> tuple[str, list[Piece]]:
+    def _closing_of_link(self) -> tuple[str, str]:
+        """Return the end of the innermost link in the source text, and the end of the translated link."""
         start, end = self._links.pop()
         raw = self._content[self._position : end]
         label = self._content[start + 1 : self._position]
         # The text of `[label]` or `[label][]` is translated. Therefore write `[translation][label]`, so that
         # the link keeps the label of its definition.
         closing = f"][{' '.join(label.split())}]" if raw in {"]", "][]"} else raw
-        return raw, [Piece("close", closing, name="link")]
-
-    def _tag(self, token: Any) -> tuple[str, list[Piece]]:
-        name, _, side = token.type.rpartition("_")
-        return token.markup, [Piece(side, token.markup, name=name)]
+        return raw, closing
 
 
 def _without_texts_of_autolinks(tokens: Sequence[Any]) -> list[Any]:
@@ -392,17 +383,19 @@ def _after(pieces: list[Piece], length: int) -> list[Piece]:
 
 
 def _html_piece(raw: str) -> Piece:
-    match = re.match(r"<(/?)([A-Za-z][\w-]*)", raw)
-    if raw.startswith("<?") or (match is not None and match[2].lower() == "br"):
+    """Return the piece of a tag, a comment or a processing instruction of HTML."""
+    match = re.match(r"</?([A-Za-z][\w-]*)", raw)
+    name = match[1].lower() if match else ""
+    if raw.startswith("<?") or name == "br":
         return Piece("break", raw)
-    if match is None or raw.endswith("/>") or match[2].lower() in VOID:
+    if not name or name in VOID:
         return Piece("atom", raw)
-    return Piece("close" if match[1] else "open", raw, name=match[2].lower())
+    return tag_piece(raw, name)
 
 
 def _with_kept_elements(pieces: Sequence[Piece]) -> list[Piece]:
-    """Join the pieces of each untranslated HTML element, such as `<kbd>Ctrl</kbd>`, to one unchangeable
-    piece. An element without end tag ends at the end of the block.
+    """Join the pieces of each untranslated HTML element, such as `<kbd>Ctrl</kbd>`, to one atom. An element
+    without end tag ends at the end of the block.
     """
     found: list[Piece] = []
     # The name of the untranslated element, and its depth: the number of start tags so far, minus the number

@@ -1,6 +1,7 @@
 """Finds the parts of a text that a translation must not change: placeholders, URLs and e-mail addresses."""
 
 import re
+from collections.abc import Iterable
 
 # Code of templates, such as `<%= x %>` (ERB), `<?= $x ?>` (PHP), `{% if x %}` (Jinja) and `[% x %]` (Template
 # Toolkit). The patterns match no code with a second opening mark, such as `<% <% x %>`. Otherwise the search
@@ -22,6 +23,8 @@ STATEMENT = re.compile(
 # Matches the numbered tags of Lingui and i18next, such as `<0>`, `</0>` and `<1/>`. In HTML, the brackets can
 # be `&lt;` and `&gt;`.
 NUMBERED_TAG = re.compile(r"(?:<|&lt;)(?P<slash>/?)(?P<number>\d+)\s*(?P<end>/?)(?:>|&gt;)")
+# Matches character references of HTML, such as `&amp;` and `&#38;`.
+REFERENCE = re.compile(r"&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")
 # Matches placeholders of C and Python, such as `%s`, `%-*d`, `%I64d` and `%(n)d`.
 _CONVERSION = r"(?:hh|ll|I64|I32|[hlLqjzt])?(?:[diouxXeEfFgGcrsaA@]|[CSp](?![A-Za-z]))"
 _FORMAT = rf"(?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0']*(?:\*(?:\d+\$)?|\d*)(?:\.(?:\*|\d+))?{_CONVERSION}"
@@ -44,3 +47,9 @@ PLACEHOLDER = re.compile(
     """,
     re.VERBOSE,
 )
+
+
+def pattern_of_atoms(texts: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern that matches the given texts and all placeholders."""
+    literals = sorted(map(re.escape, texts), key=len, reverse=True)
+    return re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)

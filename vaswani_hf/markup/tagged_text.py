@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from .passages import Passage, Piece, TranslateSentences, translate_passages
-from .placeholders import PLACEHOLDER, STATEMENT
+from .passages import TranslateSentences, translate_passages
+from .pieces import Passage, Piece, divide_text, plain_atom, tag_piece
+from .placeholders import PLACEHOLDER, REFERENCE, STATEMENT
 
 _LINE_MARK = r"(?m:^[-–—]\ +|^[♪♫]+\ *|\ *[♪♫]+$)"
 # Matches a tag such as `<b>`, or a numbered tag of Lingui or i18next such as `<0>`.
@@ -17,7 +18,9 @@ _TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*|\d+(?=\s*/?>))(?:\s[^<>]*|/)?>"
 # of a line, and musical notes at the start or the end of a line. The last alternative of the pattern matches
 # a "<" that does not begin a tag, as in "I <3 you".
 _PART = re.compile(
-    rf"(?P<break>{STATEMENT.pattern}|[\x00-\x1f]|\A\s+|\s+\Z|{_LINE_MARK})|{_TAG}|(?P<atom>{PLACEHOLDER.pattern}|&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);|<\d*|[♪♫]+)",
+    rf"(?P<break>{STATEMENT.pattern}|[\x00-\x1f]|\A\s+|\s+\Z|{_LINE_MARK})"
+    rf"|{_TAG}"
+    rf"|(?P<atom>{PLACEHOLDER.pattern}|{REFERENCE.pattern}|<\d*|[♪♫]+)",
     re.VERBOSE,
 )
 
@@ -55,29 +58,14 @@ def _tags(text: str) -> Counter[str]:
 
 
 def _passage(text: str) -> Passage:
-    """Divide `text` into plain text, tags, line breaks and unchangeable parts, such as placeholders and
-    `&amp;`.
-    """
-    pieces = []
-    end = 0
-    for match in _PART.finditer(text):
-        if match.start() > end:
-            pieces.append(_text(text[end : match.start()]))
-        raw = match[0]
-        name = (match["name"] or "").lower()
-        if match["break"] or name == "br":
-            pieces.append(Piece("break", raw))
-        elif match["atom"]:
-            pieces.append(Piece("atom", raw, raw))
-        elif raw.endswith("/>"):
-            pieces.append(Piece("atom", raw))
-        else:
-            pieces.append(Piece("close" if match["slash"] else "open", raw, name=name))
-        end = match.end()
-    if end < len(text):
-        pieces.append(_text(text[end:]))
-    return Passage(pieces)
+    return Passage(divide_text(text, _PART, _piece_of_match))
 
 
-def _text(raw: str) -> Piece:
-    return Piece("text", raw, raw)
+def _piece_of_match(match: re.Match[str]) -> Piece:
+    raw = match[0]
+    name = (match["name"] or "").lower()
+    if match["break"] or name == "br":
+        return Piece("break", raw)
+    if match["atom"]:
+        return plain_atom(raw)
+    return tag_piece(raw, name)

@@ -1,0 +1,81 @@
+"""Defines `Passage` and `Piece`, into which the formats divide a document, and divides texts into pieces."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A text, a tag, a break or an atom of a passage. An atom is a part that the translation must not change,
+    such as a placeholder, an image or code.
+
+    Attributes:
+        kind (str): "text" (translated), "atom", "open" or "close" (a tag), or "break" (a part that is copied
+            and ends a sentence, such as a line break).
+        raw (str): The piece as the document contains it, such as `<b>` or `R&amp;D`.
+        text (str): The text that the model receives; empty for tags, breaks, and atoms without text, such as
+            images.
+        name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
+    """
+
+    kind: Literal["text", "atom", "open", "close", "break"]
+    raw: str = ""
+    text: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A section of a document, such as a paragraph. `escape` converts a translated text to the format of the
+    document. For example, `escape` replaces `<` by `&lt;` in HTML.
+    """
+
+    pieces: list[Piece]
+    escape: Callable[[str], str] = str
+
+
+def plain_text(raw: str) -> Piece:
+    """Return a text that the model receives as the document contains it."""
+    return Piece("text", raw, raw)
+
+
+def plain_atom(raw: str) -> Piece:
+    """Return an atom that the model receives as the document contains it."""
+    return Piece("atom", raw, raw)
+
+
+def tag_piece(raw: str, name: str) -> Piece:
+    """Return the piece of a tag. The brackets of the tag can be written as `&lt;` and `&gt;`. A tag without a
+    closing tag, such as `<x/>`, is an atom.
+    """
+    tag = raw.replace("&lt;", "<").replace("&gt;", ">")
+    if tag.endswith("/>"):
+        return Piece("atom", raw)
+    return Piece("close" if tag.startswith("</") else "open", raw, name=name)
+
+
+def divide_text(
+    text: str,
+    pattern: re.Pattern[str],
+    piece_of_match: Callable[[re.Match[str]], Piece | None],
+    piece_of_text: Callable[[str], Piece] = plain_text,
+) -> list[Piece]:
+    """Divide a text into pieces. `piece_of_match` converts each match of `pattern`, and `piece_of_text` each
+    text between two matches. If `piece_of_match` returns None, the match is a part of the text around the
+    match.
+    """
+    pieces = []
+    end = 0
+    for match in pattern.finditer(text):
+        piece = piece_of_match(match)
+        if piece is None:
+            continue
+        if end < match.start():
+            pieces.append(piece_of_text(text[end : match.start()]))
+        pieces.append(piece)
+        end = match.end()
+    if end < len(text):
+        pieces.append(piece_of_text(text[end:]))
+    return pieces

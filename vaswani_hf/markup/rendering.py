@@ -1,0 +1,132 @@
+"""Writes a translation with its tags and its atoms."""
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+from .projection import Node, Unit
+
+
+def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> str:
+    """Return the translation with the tags and the atoms, in the format of the document."""
+    return _Writer(root, target, escape).write()
+
+
+class _Writer:
+    """Writes the units of a translation, together with the tags and the atoms of the passage."""
+
+    def __init__(self, root: Node, target: Sequence[Unit], escape: Callable[[str], str]):
+        self._root = root
+        self._target = target
+        self._escape = escape
+        self._parts: list[str] = []
+        # The number of target units whose preceding white space is already written. A tag can be between a
+        # unit and the white space before the unit.
+        self._num_spaced = 0
+        # The last written node. None after a unit.
+        self._last_node: Node | None = None
+
+    def write(self) -> str:
+        """Return the text of the translated passage, with its tags and its atoms."""
+        self._write_node(self._root)
+        return "".join(self._parts)
+
+    def _write_node(self, node: Node) -> None:
+        """Write a node with all units and nodes between its tags."""
+        self._parts.append(node.raw)
+        position = node.start
+        children = sorted(node.children, key=lambda child: (child.start, child.end))
+        for child, following in zip_longest(children, children[1:]):
+            self._write_units(position, child.start)
+            before, after = self._spaces_around(child, parent=node)
+            if following is not None and _are_joined_atoms(child, following):
+                after = ""
+            self._parts.append(before)
+            self._write_node(child)
+            self._parts.append(after)
+            self._last_node = child
+            position = child.end
+        self._write_units(position, node.end)
+        self._parts.append(node.closing)
+
+    def _write_units(self, start: int, end: int) -> None:
+        for i in range(start, end):
+            self._parts.append(self._take_space(i))
+            unit = self._target[i]
+            self._parts.append(unit.raw or self._escape(unit.text))
+            self._last_node = None
+
+    def _take_space(self, i: int) -> str:
+        """Return the white space before unit `i` of the translation, or an empty string if the white space is
+        already written.
+        """
+        if i != self._num_spaced or i >= len(self._target):
+            return ""
+        self._num_spaced += 1
+        return self._escape(self._target[i].space)
+
+    def _spaces_around(self, node: Node, parent: Node) -> tuple[str, str]:
+        """Return the space before and the space after a node."""
+        if node.start < node.end or (node.kind == "open" and node.after.strip()):
+            # Write the space before the next word, then the opening tag, then the word.
+            return self._take_space(node.start), ""
+        if node.kind == "close" or (node.kind == "pair" and not node.children):
+            return "", ""
+        if parent is not self._root and parent.start == parent.end:
+            # If the tags of `parent` enclose no words, the next word and the space before the word come after
+            # the closing tag of `parent`. Write a space only if the source text has a space before the node.
+            is_spaced = node.before.isspace() and node is not parent.children[0]
+            return " " if is_spaced else "", ""
+        return self._spaces_around_wordless(node)
+
+    def _spaces_around_wordless(self, node: Node) -> tuple[str, str]:
+        """Return the space before and the space after a node that encloses no words, such as an image."""
+        if node.start == 0 and not node.before and self._target and self._target[0].space:
+            # At the beginning of a passage, write the node first, then the white space, then the first word.
+            return "", ""
+        is_after_unit = self._is_aligned(node.start - 1, node.source_start - 1)
+        if node.before.strip() and (is_after_unit or self._is_after_atom(node)):
+            # Write no space before the node. In the source, a unit (such as a word) or an atom directly
+            # precedes the node.
+            is_next_spaced = node.start < self._num_spaced
+            return "", self._space_after(node) if is_next_spaced else ""
+        before = self._space_before(node)
+        after = self._space_after(node)
+        return before, after
+
+    def _is_after_atom(self, node: Node) -> bool:
+        """Return True if an atom was written last, and the source has no `Unit` between the atom and `node`."""
+        last = self._last_node
+        return last is not None and last.kind == "atom" and last.source_start == node.source_start
+
+    def _space_before(self, node: Node) -> str:
+        """Return the space before a node without words, such as an image. Add a space if the node would
+        otherwise be joined to the previous word.
+        """
+        space = self._take_space(node.start)
+        written = space or next(filter(None, reversed(self._parts)), " ")
+        last = written[-1]
+        if not node.before or last.isspace():
+            return space
+        if node.before.isspace() or node.before.isalnum() or last.isalnum():
+            return f"{space} "
+        return space
+
+    def _space_after(self, node: Node) -> str:
+        """Return the space after a node without words, such as an image. The space that the translation has
+        before the next word has already been written before the node.
+        """
+        is_next = self._is_aligned(node.start, node.source_start)
+        if not node.after or (is_next and node.after.isalnum()):
+            return ""
+        is_spaced = is_next and node.after.isspace()
+        is_word_after = node.start < len(self._target) and self._target[node.start].is_word
+        return " " if is_spaced or is_word_after else ""
+
+    def _is_aligned(self, i: int, source: int) -> bool:
+        """Return True if unit `i` of the translation exists, and is aligned with the source unit `source`."""
+        return 0 <= i < len(self._target) and self._target[i].source == source
+
+
+def _are_joined_atoms(node: Node, following: Node) -> bool:
+    """Return True if two atoms are adjacent in the translation, and the source has no space between them."""
+    return node.after == following.before == "X" and following.start == node.end

@@ -1,0 +1,138 @@
+"""Divides the sentences of a passage into units (such as words) and a tree of tags."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from .pieces import Piece
+from .projection import Node, Unit
+from .sentences import Sentence
+
+SPACE_OR_WORD = re.compile(r"\s+|\S+")
+# The three groups match the punctuation before a word, the word, and the punctuation after the word.
+_WORD = re.compile(r"([^\w\s]*)(\S*?)([^\w\s]*)")
+
+
+def divide_word(word: str) -> tuple[str, str, str]:
+    """Return the punctuation before a word, the word, and the punctuation after the word."""
+    match = _WORD.fullmatch(word)
+    assert match is not None
+    return match[1], match[2], match[3]
+
+
+class SourceReader:
+    """Reads the sentences of a passage one after another. `units` contains the words, the punctuation and the
+    atoms that the model receives. `root` is the tree of the tags, and of the atoms that the model does not
+    receive.
+    """
+
+    def __init__(self) -> None:
+        self.root = Node()
+        self.units: list[Unit] = []
+        # The root, and the opening tags whose closing tags have not been read.
+        self._open_nodes = [self.root]
+        # The index of the last word of the sentence.
+        self._word = -1
+        # The white space before the next unit.
+        self._space = " "
+
+    def add_sentence(self, sentence: Sentence) -> None:
+        """Append the units of a sentence to `units`, and the tags of the sentence to the tree `root`."""
+        first = len(self.units)
+        self._word = -1
+        self._space = " "
+        pieces = sentence.pieces
+        all_before = _neighbours(pieces, slice(-1, None))
+        all_after = reversed([*_neighbours(pieces[::-1], slice(1))])
+        for piece, text, before, after in zip(pieces, sentence.texts(), all_before, all_after, strict=True):
+            if piece.kind == "text":
+                self._add_text(text)
+            elif piece.kind == "break" or text:
+                self._add_atom(text, piece.raw)
+            elif piece.kind == "close":
+                self._close(piece, before, after)
+            else:
+                node = self._add_node(piece, before, after)
+                if piece.kind == "open":
+                    self._open_nodes.append(node)
+        if len(self.units) > first:
+            self.units[first].space = sentence.separator
+
+    def finish(self) -> None:
+        """Set the end of the root after the last sentence."""
+        self._keep_open(1)
+        self.root.source_end = len(self.units)
+
+    def _add_text(self, text: str) -> None:
+        for match in SPACE_OR_WORD.finditer(text):
+            if match[0].isspace():
+                # Keep a space that is not an ASCII space, such as a non-breaking space.
+                self._space = self._space.strip(" ") or match[0]
+                continue
+            if self._space:
+                self._word += 1
+            for part in divide_word(match[0]):
+                if part:
+                    self._add_unit(part)
+
+    def _add_atom(self, text: str, raw: str) -> None:
+        num_words = len(text.split())
+        if num_words and not self._space:
+            # Do not count the first word of an atom if no space precedes the atom, as in "No.{number}".
+            num_words -= 1
+        self._word += num_words
+        self._add_unit(text, raw)
+        if text[-1:].isspace():
+            self._space = " "
+
+    def _add_unit(self, text: str, raw: str = "") -> None:
+        self.units.append(Unit(text, raw=raw, word=self._word, space=self._space))
+        self._space = ""
+
+    def _add_node(self, piece: Piece, before: str, after: str) -> Node:
+        position = len(self.units)
+        node = Node(
+            piece.raw,
+            name=piece.name,
+            kind=piece.kind,
+            before=before,
+            after=after,
+            source_start=position,
+            source_end=position,
+        )
+        self._open_nodes[-1].children.append(node)
+        return node
+
+    def _close(self, piece: Piece, before: str, after: str) -> None:
+        """Close the nearest opening tag with the name of the closing tag `piece`."""
+        numbers = [i for i, node in enumerate(self._open_nodes) if i > 0 and node.name == piece.name]
+        if not numbers:
+            self._add_node(piece, before, after)
+            return
+        self._keep_open(numbers[-1] + 1)
+        node = self._open_nodes.pop()
+        node.kind = "pair"
+        node.closing = piece.raw
+        node.after = after
+        node.source_end = len(self.units)
+
+    def _keep_open(self, number: int) -> None:
+        """Remove all open tags except the first `number`. The closing tags of the removed tags are missing.
+        Therefore the nodes after each removed tag become nodes of the tag's parent.
+        """
+        while len(self._open_nodes) > number:
+            node = self._open_nodes.pop()
+            self._open_nodes[-1].children += node.children
+            node.children = []
+
+
+def _neighbours(pieces: Sequence[Piece], end: slice) -> Iterator[str]:
+    """For each piece, yield the character at the given end of the nearest text before the piece. Yield "X" if
+    an atom is nearer, and "" if there is no text.
+    """
+    character = ""
+    for piece in pieces:
+        yield character
+        if piece.kind == "atom":
+            character = "X"
+        elif piece.kind == "text":
+            character = piece.text[end]
