@@ -244,8 +244,8 @@ class VaswaniGeneration(GenerationMixin):
             source_lengths = (mask != 0).sum(dim=1).tolist()
             limits = [prompt_length + limit_of(source_length) for source_length in source_lengths]
             lengths = torch.tensor(limits, device=mask.device)
-        # Compute the length limit of the batch from the padded source length, because no source has more
-        # tokens than the padded length.
+        # Compute the length limit of the batch from the source length with padding, because no source of the
+        # batch is longer.
         set_max_new_tokens(config, limit_of(self._source_length(source, model_kwargs)), prompt_length)
         return lengths
 

@@ -52,7 +52,7 @@ def setting_of(name: str, arguments: Mapping[str, Any], generation_config: Gener
 def config_with(
     names: Sequence[str], arguments: Mapping[str, Any], generation_config: GenerationConfig
 ) -> GenerationConfig:
-    """Return a generation config that contains the settings `names`. `setting_of` determines the value of
+    """Return a generation config with the settings that `names` lists. `setting_of` determines the value of
     each setting.
     """
     return GenerationConfig(**{name: setting_of(name, arguments, generation_config) for name in names})

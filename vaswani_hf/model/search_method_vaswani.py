@@ -41,8 +41,9 @@ _INPUTS_OF_BEAMS = {
 
 @dataclass
 class SearchMethod:
-    """Runs the search of this package as the `custom_generate` function of transformers. Before the call,
-    transformers repeats the prompts for all beams, and creates the logits processors and stopping criteria.
+    """Runs the search of this package as the `custom_generate` function of transformers. Before transformers
+    calls the `SearchMethod`, transformers repeats the prompts for all beams, and creates the logits
+    processors and stopping criteria.
     """
 
     source: torch.Tensor | None  # [B, S]
@@ -142,7 +143,7 @@ class SearchMethod:
         if self.strategies.must_contain is not None:
             search = search_again(task, config, self.strategies.must_contain, search)
         # Without logits processors, do not check whether the search found a translation of each sentence.
-        # Only logits processors can forbid all translations of a sentence.
+        # Only logits processors can give every translation of a sentence the probability 0.
         without = search.without_translation() if task.processors else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))
@@ -157,7 +158,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: BaseModelOutput | None
     sequences, scores, beam_indices = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-    # With `return_dict_in_generate`, the search decodes with a `RowDecoder`.
+    # If `return_dict_in_generate` is true, the decoder of the search is a `RowDecoder`.
     decoder: Any = search.decoders[0]
     outputs = {
         "sequences": sequences,
