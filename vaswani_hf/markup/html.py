@@ -28,6 +28,9 @@ _OPAQUE = frozenset(
 _TRANSLATED_ATTRIBUTES = frozenset(("alt", "title", "placeholder", "aria-label"))
 _ATTRIBUTE = re.compile(r"""[\s/]+([^\s/>=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?""")
 
+# The sections `<![CDATA[...]]>` and the conditional comments of old browsers, such as `<![if IE]>`.
+_KNOWN_SECTION = re.compile(r"<!\[(?:cdata|if|else|endif)(?![-_.a-z0-9])", re.IGNORECASE)
+
 _Kind = Literal["open", "close", "single", "text", "comment", "declaration"]
 
 
@@ -186,6 +189,14 @@ class _Tokenizer(HTMLParser):
         line, column = self.getpos()
         start = self._line_starts[line - 1] + column
         self.tokens.append(_Token(kind, start=start, name=name, keeps_content=keeps_content))
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Read an unknown section, such as `<![CD>`, as a comment, because browsers do so. For an unknown
+        section, `HTMLParser` raises an AssertionError.
+        """
+        if _KNOWN_SECTION.match(self.rawdata, i):
+            return super().parse_marked_section(i, report)
+        return self.parse_bogus_comment(i)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}

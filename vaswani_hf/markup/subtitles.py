@@ -11,7 +11,7 @@ from .tagged_text import translate_tagged_texts
 # the next line begins a new sentence. An empty line, or a line break after a musical note, also ends a
 # sentence.
 _BREAK_IN_SENTENCE = re.compile(r"(?<![\n♪♫])\n(?!\s*[-–—♪♫]|\n)")
-_TIME_STAMPS = re.compile(r"\d *-[ -] *> *\d.*\n?")
+_TIME_STAMPS = re.compile(r"-[ -] *>.*\n?")
 # `\N` is the line break of other formats of subtitles. Players also know `\N` in SubRip files.
 _LINE_BREAK = re.compile(r"\\N|\n")
 # Matches a tag, a placeholder, a dash at the start of a line, or a space. The group `space` matches only a
