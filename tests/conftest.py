@@ -1,4 +1,6 @@
-"""Fixtures of several test files: a local Hub, one thread, and models that are small enough for slow loops."""
+"""Fixtures of several test files: a local Hub, one thread, and models that are small enough for slow
+loops.
+"""
 
 import contextlib
 import functools
@@ -105,7 +107,9 @@ def _wait_for_imports(executable: str) -> str:
 
 @pytest.fixture(scope="session")
 def fresh_python(request) -> Iterator[str]:
-    """The path of a `python` that has imported torch, but neither huggingface_hub nor transformers nor the package."""
+    """The path of a `python` that has imported torch, but neither huggingface_hub nor transformers nor the
+    package.
+    """
     path = shared_weights.folder / "fresh_python"
     if hasattr(request.config, "workerinput"):
         yield _wait_for_imports(str(path))
@@ -209,7 +213,9 @@ class User:
 
 
 def pytest_configure(config):
-    """Start the interpreter that all test processes of pytest-xdist share, in the process that starts them."""
+    """Start the interpreter that all test processes of pytest-xdist share, in the process that starts
+    them.
+    """
     shared_weights.folder = Path(getattr(config, "workerinput", {}).get("shared_folder", _FOLDER.name))
     if hasattr(config, "workerinput") or not config.getoption("tx", None):
         return
@@ -225,7 +231,9 @@ def pytest_configure_node(node):
 
 
 def pytest_collection_finish():
-    """The trainer collects garbage in each run, which takes a third of the run if it visits all imported modules."""
+    """The trainer collects garbage in each run, which takes a third of the run if it visits all imported
+    modules.
+    """
     gc.collect()
     gc.freeze()
 
@@ -318,7 +326,9 @@ def few_numbers(monkeypatch):
 
 @pytest.fixture
 def vaswani(capsys):
-    """Run `vaswani` in this process: its exit code, its standard output, and the sentence that it ends with."""
+    """Run `vaswani` in this process: its exit code, its standard output, and the sentence that it ends
+    with.
+    """
 
     def run(*words) -> tuple[int, str, str]:
         capsys.readouterr()

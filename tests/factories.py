@@ -1,4 +1,6 @@
-"""Recipes, configs, models and tokenizers that are small enough for tests. Each function makes a new object."""
+"""Recipes, configs, models and tokenizers that are small enough for tests. Each function makes a new
+object.
+"""
 
 import copy
 import functools
@@ -81,8 +83,8 @@ def tiny_model(model_class: Any = VaswaniForSeq2SeqLM, **fields) -> Any:
 def tiny_recipe(changes: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
     """The values of the tiny recipe, with other values of `section.key`.
 
-    `changes` are values by dotted key (`{"training.max_steps": 4}`); keywords are whole sections or top-level keys
-    (`task="causal"`, `data={...}`). The value None removes a key or a section.
+    `changes` are values by dotted key (`{"training.max_steps": 4}`); keywords are whole sections or top-level
+    keys (`task="causal"`, `data={...}`). The value None removes a key or a section.
     """
     recipe = copy.deepcopy(TINY_RECIPE)
     for name, value in keys.items():

@@ -1,4 +1,6 @@
-"""A MarianMT checkpoint of transformers in the form of OPUS-MT models: two SentencePiece models and `vocab.json`."""
+"""A MarianMT checkpoint of transformers in the form of OPUS-MT models: two SentencePiece models and
+`vocab.json`.
+"""
 
 import json
 import random
@@ -12,7 +14,8 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel, MarianTo
 from vaswani_hf.data.toy_corpora import english_words, german_words
 
 TAGS = (">>deu<<", ">>nld<<")
-# Texts with characters that the SentencePiece models do not contain, and with other forms of known characters.
+# Texts with characters that the SentencePiece models do not contain, and with other forms of known
+# characters.
 RARE_TEXTS = (
     "",
     " ",
@@ -46,7 +49,9 @@ def digit_pairs(num_pairs: int, seed: int) -> list[dict[str, str]]:
 
 
 def write_sentencepiece(texts: list[str], path: Path, vocab_size: int = 120, **options) -> list[str]:
-    """Train a SentencePiece model on these texts, write the model, and return the pieces without special pieces."""
+    """Train a SentencePiece model on these texts, write the model, and return the pieces without special
+    pieces.
+    """
     import sentencepiece
 
     with path.open("wb") as file:

@@ -7,8 +7,9 @@ slicing: position t sees only the positions up to t. The reference shares no cod
 With `model.state_dict(keep_vars=True)` the weights are the model's own parameters, ties included, so that
 `torch.autograd.grad(Reference(...).loss(...), model.parameters())` is comparable with the model's gradients.
 
-Shapes: S source length, T target length (both in tokens), H heads, D model width, K key width per head (the paper's
-d_k; d_v for values), V vocabulary. Every tensor is floating point; every sentence is a list of integer ids.
+Shapes: S source length, T target length (both in tokens), H heads, D model width, K key width per head (the
+paper's d_k; d_v for values), V vocabulary. Every tensor is floating point; every sentence is a list of
+integer ids.
 """
 
 import math
@@ -38,7 +39,9 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 
 def dot(query: Tensor, key: Tensor) -> Tensor:
-    """Section 3.2.1: return q k, the sum of the products of the features, for one query [K] and one key [K]."""
+    """Section 3.2.1: return q k, the sum of the products of the features, for one query [K] and one key
+    [K].
+    """
     return (query * key).sum()
 
 
@@ -103,7 +106,8 @@ def head_columns(states: Tensor, head: int, num_heads: int) -> Tensor:
 
 
 def sinusoid(position: int, d_model: int, timescales: str = "paper") -> list[float]:
-    """Section 3.5: the encoding of one position (counted from 0), sine on even dimensions and cosine on odd ones.
+    """Section 3.5: the encoding of one position (counted from 0), sine on even dimensions and cosine on odd
+    ones.
 
     Differs from the paper: tensor2tensor spreads the timescales from 1 to 10000, both included.
     """
@@ -121,8 +125,8 @@ def sinusoid(position: int, d_model: int, timescales: str = "paper") -> list[flo
 def smoothed_cross_entropy(log_probs: Tensor, label: int, epsilon: float, form: str) -> Tensor:
     """Section 5.4: cross-entropy (nats) of log-probabilities [V] against one smoothed label.
 
-    "t2t" puts 1 - epsilon on the label and epsilon / (V - 1) on each other class; "torch" puts 1 - epsilon on the label
-    and, in addition, epsilon / V on every class. V does not count a class of probability 0.
+    "t2t" puts 1 - epsilon on the label and epsilon / (V - 1) on each other class; "torch" puts 1 - epsilon on
+    the label and, in addition, epsilon / V on every class. V does not count a class of probability 0.
     """
     classes = log_probs[log_probs > -math.inf]
     others = classes.sum() - log_probs[label]
@@ -136,12 +140,13 @@ def smoothed_cross_entropy(log_probs: Tensor, label: int, epsilon: float, form: 
 class Reference:
     """Section 3: the Transformer, computed from a state dict.
 
-    Differs from the paper: The reference also supports `norm_position="pre"`, a LayerNorm at the end of a stack,
-    other sinusoids, biases of attention and output, and other scores, because the model has these options.
+    Differs from the paper: The reference also supports `norm_position="pre"`, a LayerNorm at the end of a
+    stack, other sinusoids, biases of attention and output, and other scores, because the model has these
+    options.
 
     Attributes:
-        attention_maps: the attention weights [H, T, S] of the latest calls, under the name that the sub-layer has in
-            the state dict, as in "model.decoder.layers.0.encoder_attn".
+        attention_maps: the attention weights [H, T, S] of the latest calls, under the name that the sub-layer
+            has in the state dict, as in "model.decoder.layers.0.encoder_attn".
     """
 
     def __init__(self, state_dict: Mapping[str, Tensor], config: Any):
@@ -179,7 +184,9 @@ class Reference:
     def multi_head_attention(
         self, name: str, num_heads: int, states: Tensor, memory: Tensor, causal: bool
     ) -> Tensor:
-        """Section 3.2.2: Concat(head_1, …, head_h) W^O, one head at a time; from [T, D] and memory [S, D] to [T, D]."""
+        """Section 3.2.2: Concat(head_1, …, head_h) W^O, one head at a time; from [T, D] and memory [S, D] to
+        [T, D].
+        """
         queries = self.linear(f"{name}.q_proj", states)
         keys = self.linear(f"{name}.k_proj", memory)
         values = self.linear(f"{name}.v_proj", memory)
@@ -202,7 +209,9 @@ class Reference:
         return self.linear(f"{name}.out_proj", torch.cat(heads, dim=1))
 
     def window(self, name: str) -> int | None:
-        """Section 4: the neighbourhood r of a self-attention; one for all layers, one per layer, or one per layer and stack."""
+        """Section 4: the neighbourhood r of a self-attention; one for all layers, one per layer, or one per
+        layer and stack.
+        """
         windows = self.config.attention_window
         if windows is None or isinstance(windows, int) or name.endswith("encoder_attn"):
             return None if name.endswith("encoder_attn") else windows
@@ -232,7 +241,9 @@ class Reference:
         return self.config.norm_position
 
     def embed(self, stack: str, input_ids: Ids) -> Tensor:
-        """Sections 3.4 and 3.5: embeddings times sqrt(d_model), plus the position; [T, D] for stack "model.encoder"."""
+        """Sections 3.4 and 3.5: embeddings times sqrt(d_model), plus the position; [T, D] for stack
+        "model.encoder".
+        """
         table = self.weights[f"{stack}.embed_tokens.weight"]
         scale = math.sqrt(self.config.d_model) if self.config.scale_embedding else 1.0
         states = []
@@ -268,7 +279,9 @@ class Reference:
         return self.residual(f"{layer}.final_layer_norm", states, lambda x: self.feed_forward(layer, x))
 
     def decode(self, target_ids: Ids, encoder_states: Tensor) -> Tensor:
-        """Section 3.1, "Decoder": the decoder states [T, D] for decoder inputs (start id first) and states [S, D]."""
+        """Section 3.1, "Decoder": the decoder states [T, D] for decoder inputs (start id first) and states
+        [S, D].
+        """
         states = self.embed("model.decoder", target_ids)
         for index in range(self.config.decoder_layers):
             states = self.decoder_layer(f"model.decoder.layers.{index}", states, encoder_states)
@@ -304,8 +317,8 @@ class Reference:
     def log_probs(self, source_ids: Ids, target_ids: Ids, excluded_class: int | None = None) -> Tensor:
         """Section 3.4: log-probabilities [T, V] of the next token.
 
-        Differs from the paper: `excluded_class` (the padding class) can be left out of the softmax and gets minus
-        infinity, because no model may predict it.
+        Differs from the paper: `excluded_class` (the padding class) can be left out of the softmax and gets
+        minus infinity, because no model may predict it.
         """
         logits = self.logits(source_ids, target_ids)
         kept = [token_id for token_id in range(logits.shape[1]) if token_id != excluded_class]
@@ -321,7 +334,8 @@ class Reference:
         form: str,
         excluded_class: int | None = None,
     ) -> Tensor:
-        """Section 5.4: smoothed cross-entropy (nats), averaged over all tokens of all pairs (source ids, labels).
+        """Section 5.4: smoothed cross-entropy (nats), averaged over all tokens of all pairs (source ids,
+        labels).
 
         Section 3.1: the decoder inputs are the labels, shifted right behind `decoder_start_token_id`.
         """

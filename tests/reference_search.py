@@ -1,9 +1,9 @@
 """The search of the paper in slow loops, and the search over all sequences, with which the tests compare
 `generate`.
 
-One sentence and one hypothesis at a time, over lists of token ids and Python floats; the model is a function from
-(source ids, target ids so far, the decoder's start first) to the log-probabilities of the next token, one per class.
-The slow search shares no code with the package or with transformers.
+One sentence and one hypothesis at a time, over lists of token ids and Python floats; the model is a function
+from (source ids, target ids so far, the decoder's start first) to the log-probabilities of the next token,
+one per class. The slow search shares no code with the package or with transformers.
 
 A hypothesis ends with an end token, at a stopping criterion, or at the limit. Only the best `num_beams`
 candidates of a step may finish. The search looks at as many further candidates as it needs to keep
@@ -37,10 +37,10 @@ class SlowSearch:
         num_beams: hypotheses that are kept.
         length_penalty: alpha.
         length_penalty_type: "power" divides by n^alpha, "gnmt" by ((5 + n) / 6)^alpha (Wu et al. 2016).
-        early_stopping: None stops at the limit only. True stops as soon as there are `num_beams` finished hypotheses.
-            False stops if the best open hypothesis, scored by its present length, is no better than the worst
-            finished hypothesis. "never" stops if the best open hypothesis cannot become better than the worst
-            finished hypothesis at any length up to the limit.
+        early_stopping: None stops at the limit only. True stops as soon as there are `num_beams` finished
+            hypotheses. False stops if the best open hypothesis, scored by its present length, is no better
+            than the worst finished hypothesis. "never" stops if the best open hypothesis cannot become better
+            than the worst finished hypothesis at any length up to the limit.
         end_ids: the end tokens.
         stops: whether a hypothesis (all target ids, the start first) ends here for another reason.
         bonus: a function of the source and of all target ids (the start first). Its value is added to the

@@ -139,7 +139,9 @@ def log_probs_of(model: VaswaniForSeq2SeqLM) -> Callable:
 
 
 def attention_of(model: VaswaniForSeq2SeqLM) -> Callable:
-    """The cross-attention of the last layer, averaged over the heads: a row for each token after the start."""
+    """The cross-attention of the last layer, averaged over the heads: a row for each token after the
+    start.
+    """
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
 

@@ -1,5 +1,5 @@
-"""Exported folders that all test processes of pytest-xdist share, because tracing an ONNX graph takes seconds: one
-process runs `vaswani export`, and the others read its files.
+"""Exported folders that all test processes of pytest-xdist share, because tracing an ONNX graph takes
+seconds: one process runs `vaswani export`, and the others read its files.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ class SharedExport(NamedTuple):
 
 
 def export_once(format: str, save: Callable[[Path], object], *options: str) -> SharedExport:
-    """Write a checkpoint with `save`, and export the checkpoint with the command. If a test process has already
-    exported a checkpoint to this format, return its folders. Tests must not change the files.
+    """Write a checkpoint with `save`, and export the checkpoint with the command. If a test process has
+    already exported a checkpoint to this format, return its folders. Tests must not change the files.
     """
     folder = shared_weights.folder / f"export_{format}"
     checkpoint, exported = folder / "checkpoint", folder / "exported"

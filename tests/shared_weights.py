@@ -1,4 +1,6 @@
-"""Weights that all test processes of pytest-xdist share: one process trains a model, and the others load its weights."""
+"""Weights that all test processes of pytest-xdist share: one process trains a model, and the others load its
+weights.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -13,7 +15,9 @@ folder: Path | None = None
 
 
 def train_once(model: nn.Module, train: Callable[[], None], description: object) -> None:
-    """Train a model, or load its weights if a test process has already trained a model with this description."""
+    """Train a model, or load its weights if a test process has already trained a model with this
+    description.
+    """
     name = hashlib.sha256(repr(description).encode()).hexdigest()
     weights = folder / f"{name}.pt"
     with FileLock(f"{weights}.lock"):

@@ -40,7 +40,9 @@ def test_public_methods_have_docstrings():
 
 
 def test_only_the_run_receives_the_whole_recipe():
-    """Functions receive the section that they need. Commands, plans, lists of recipes and model cards see whole recipes."""
+    """Functions receive the section that they need. Commands, plans, lists of recipes and model cards see
+    whole recipes.
+    """
     naming = {
         path
         for path, tree in TREES.items()

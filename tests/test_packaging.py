@@ -1,4 +1,6 @@
-"""The wheel, the source distribution, the recipes of the package by name, and the instruction to install the package."""
+"""The wheel, the source distribution, the recipes of the package by name, and the instruction to install the
+package.
+"""
 
 import json
 import re

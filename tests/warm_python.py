@@ -1,16 +1,17 @@
-"""Python interpreters that have already imported modules. Commands of tests start as forks of these interpreters.
+"""Python interpreters that have already imported modules. Commands of tests start as forks of these
+interpreters.
 
-`with warm_python(path, modules) as python:` writes an executable to the path. Tests call the executable as they call
-`python`: `python -c CODE …`, `python -m MODULE …` or `python SCRIPT …`. Each command has its own environment, folder,
-streams, signals and exit code.
+`with warm_python(path, modules) as python:` writes an executable to the path. Tests call the executable as
+they call `python`: `python -c CODE …`, `python -m MODULE …` or `python SCRIPT …`. Each command has its own
+environment, folder, streams, signals and exit code.
 
-* The fixture `python` has imported the package and the libraries of the commands. `python` has read the environment
-  variables of the local Hub.
-* The fixture `fresh_python` has imported torch only. Use it for programs that need other variables of huggingface_hub,
-  or that must not have imported the package. All test processes share one `fresh_python`.
+* The fixture `python` has imported the package and the libraries of the commands. `python` has read the
+  environment variables of the local Hub.
+* The fixture `fresh_python` has imported torch only. Use it for programs that need other variables of
+  huggingface_hub, or that must not have imported the package. All test processes share one `fresh_python`.
 
-A test that needs an interpreter without any import uses `sys.executable`. Processes that a command starts with its own
-`sys.executable` (launchers, multiprocessing) are forked too.
+A test that needs an interpreter without any import uses `sys.executable`. Processes that a command starts
+with its own `sys.executable` (launchers, multiprocessing) are forked too.
 """
 
 import atexit
@@ -33,7 +34,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-# These parts of torch take most of the time of `import transformers`, and read no variable of huggingface_hub.
+# These parts of torch take most of the time of `import transformers`, and read no variable of
+# huggingface_hub.
 TORCH = "torch torch._dynamo torch.distributed.tensor torch.fx.experimental.symbolic_shapes".split()
 # Modules that every command line, training run and launcher imports.
 PACKAGE = """

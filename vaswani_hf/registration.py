@@ -68,7 +68,9 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
 
 
 class _NoDefault(dict):
-    """Raises an error if transformers looks up the default model of the task. The task has no default model."""
+    """Raises an error if transformers looks up the default model of the task. The task has no default
+    model.
+    """
 
     def __getitem__(self, key: Any) -> Any:
         raise InvalidValueError(

@@ -39,7 +39,9 @@ def install_command(extra: str) -> str:
 
 
 def minimum_versions(*libraries: str) -> str:
-    """Return the lowest versions of dependencies that the package supports, as lines of a requirements.txt."""
+    """Return the lowest versions of dependencies that the package supports, as lines of a
+    requirements.txt.
+    """
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement

@@ -20,7 +20,9 @@ _CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
 
 
 def cells_of(script: str) -> list[tuple[str, str]]:
-    """Return a pair for each cell of a script: the text after `# %%`, and the code or Markdown of the cell."""
+    """Return a pair for each cell of a script: the text after `# %%`, and the code or Markdown of the
+    cell.
+    """
     _, *parts = _CELL.split(script)
     return list(zip((option.strip() for option in parts[::2]), parts[1::2], strict=True))
 
@@ -54,7 +56,9 @@ def page_of(path: Path) -> str:
 
 
 def _image(path: Path) -> str:
-    """Return an HTML image that contains the picture as base64, so that the build copies no file into `docs`."""
+    """Return an HTML image that contains the picture as base64, so that the build copies no file into
+    `docs`.
+    """
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<img src="data:image/png;base64,{data}" alt="{path.stem}" style="background: white">'
 

@@ -1,6 +1,7 @@
 """Compares the beam search of this package with MarianMT and CTranslate2 on the same sentences.
 
-    python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200 --early_stopping]
+    python scripts/benchmarks/generation.py CHECKPOINT SOURCE \
+        [--reference FILE --base --sentences 200 --early_stopping]
 
 All engines use the same weights. The script prints a table with one row for each engine. The column "seconds"
 shows the median time. The column "same" shows how many translations are equal to the translations of
@@ -35,8 +36,8 @@ from vaswani_hf.model.segment_search_vaswani import batches_by_length
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 
-# All searches use these settings. With `early_stopping="never"`, a search stops only when no better translation is
-# possible. The option `--early_stopping` replaces this value.
+# All searches use these settings. With `early_stopping="never"`, a search stops only when no better
+# translation is possible. The option `--early_stopping` replaces this value.
 SETTINGS: dict[str, Any] = {
     "num_beams": 4,
     "length_penalty": 0.6,

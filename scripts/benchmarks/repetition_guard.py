@@ -1,16 +1,17 @@
 """Measures how often the option `repetition_guard` helps and harms on noisy inputs.
 
-Run `python scripts/benchmarks/repetition_guard.py CHECKPOINT SOURCE REFERENCE [--other FILE …] [--inputs 10000]`.
-SOURCE and REFERENCE have one text per line. The lines of each FILE are the lines of SOURCE in another
-language. The script adds noise to the lines of SOURCE, such as dropped words. Each kind of noise gets the same
-number of inputs. The script translates all inputs without the guard, sentence by sentence as `vaswani serve`
-does. Then the script translates the inputs whose translation repeats words again, with the guard. With `--engine
-ctranslate2`, CHECKPOINT is a folder that `vaswani export --format ctranslate2` wrote.
+Run `python scripts/benchmarks/repetition_guard.py CHECKPOINT SOURCE REFERENCE [--other FILE …] [--inputs
+10000]`. SOURCE and REFERENCE have one text per line. The lines of each FILE are the lines of SOURCE in
+another language. The script adds noise to the lines of SOURCE, such as dropped words. Each kind of noise gets
+the same number of inputs. The script translates all inputs without the guard, sentence by sentence as
+`vaswani serve` does. Then the script translates the inputs whose translation repeats words again, with the
+guard. With `--engine ctranslate2`, CHECKPOINT is a folder that `vaswani export --format ctranslate2` wrote.
 
-For each kind of noise, the script prints these numbers of inputs: all inputs, inputs whose translation repeats
-itself without and with the guard, and inputs for which the guard changes the translation. A changed
+For each kind of noise, the script prints these numbers of inputs: all inputs, inputs whose translation
+repeats itself without and with the guard, and inputs for which the guard changes the translation. A changed
 translation is better or worse if its chrF against the reference is higher or lower than the chrF of the
-translation without the guard. Upper case is ignored in the chrF, because the references are not in upper case.
+translation without the guard. Upper case is ignored in the chrF, because the references are not in upper
+case.
 """
 
 import argparse
@@ -191,7 +192,9 @@ def translate(translator: BaseTranslator, texts: list[str], guard: bool) -> list
 
 
 def outcomes_of(translator: BaseTranslator, inputs: Sequence[Input]) -> list[Outcome]:
-    """Translate all inputs without the guard, and the inputs that the guard can change also with the guard."""
+    """Translate all inputs without the guard, and the inputs that the guard can change also with the
+    guard.
+    """
     before = translate(translator, [one.text for one in inputs], guard=False)
     # The guard changes only loops. `is_loop` with an empty source also returns True for repeated words that
     # the source repeats.

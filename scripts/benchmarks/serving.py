@@ -3,10 +3,10 @@
 The script compares batches of several requests with batches of one request. With `--other`, the script also
 measures a running service of another program that has the interface of LibreTranslate.
 
-Run `python scripts/benchmarks/serving.py CHECKPOINT SOURCE --languages en:de [--clients 1 8 64] [--serve "--engine
-ctranslate2"]`. SOURCE is a file with one text per line. Each client waits for an answer before the client
-sends its next text. The clients connect over the loopback interface, and all clients run in one process.
-With `--sentence`, the script also measures the latency of one sentence.
+Run `python scripts/benchmarks/serving.py CHECKPOINT SOURCE --languages en:de [--clients 1 8 64] [--serve
+"--engine ctranslate2"]`. SOURCE is a file with one text per line. Each client waits for an answer before the
+client sends its next text. The clients connect over the loopback interface, and all clients run in one
+process. With `--sentence`, the script also measures the latency of one sentence.
 """
 
 import argparse
@@ -137,7 +137,9 @@ def measure_load(
 
 
 def measure_sentence(service: Served, languages: str, sentence: str, num_requests: int) -> None:
-    """Send one sentence several times, one request after the other, and print the latency and the CPU time."""
+    """Send one sentence several times, one request after the other, and print the latency and the CPU
+    time.
+    """
     asyncio.run(load(service.address, languages, [sentence] * 10, 1, []))
     latencies: list[float] = []
     before = service.cpu_seconds

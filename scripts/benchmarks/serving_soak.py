@@ -1,4 +1,5 @@
-"""Sends valid and invalid requests to `vaswani serve`, cancels some requests, and checks each answer and the memory.
+"""Sends valid and invalid requests to `vaswani serve`, cancels some requests, and checks each answer and the
+memory.
 
 Run `python scripts/benchmarks/serving_soak.py CHECKPOINT SOURCE --languages en:de [--requests 10000]`. SOURCE
 is a file with one text per line. The exit code is 1 in three cases: a valid request gets a wrong answer or no

@@ -1,13 +1,14 @@
-"""Trains from text to a scored checkpoint with several seeds, and prints BLEU, minutes and FLOPs of each seed.
+"""Trains from text to a scored checkpoint with several seeds, and prints BLEU, minutes and FLOPs of each
+seed.
 
     python scripts/benchmarks/speedrun.py DATA [RECIPE …] [--seeds 1 2 3] [--output speedrun]
 
 The recipes are the stages of a training. Each stage after the first stage continues the model of the stage
 before. The default is the two stages of the published Multi30k model. DATA is a folder with the files
 train.lc.norm.tok.en.gz and train.lc.norm.tok.de.gz, and with the same files of `val` and `test_2016_flickr`.
-Every process trains with one thread. Options of `vaswani train`, such as `--max_steps 100`, change all stages.
-A second call with the same output folder trains only the unfinished stages, and prints the minutes of this
-call. docs/results/speedrun.md has the results.
+Every process trains with one thread. Options of `vaswani train`, such as `--max_steps 100`, change all
+stages. A second call with the same output folder trains only the unfinished stages, and prints the minutes of
+this call. docs/results/speedrun.md has the results.
 """
 
 import argparse
@@ -52,7 +53,9 @@ class Attempt(NamedTuple):
 
 
 def train_stages(arguments: argparse.Namespace, seed: int) -> tuple[Path, float]:
-    """Train all stages with one seed. Return the folder of the final checkpoint, and the FLOPs of the training."""
+    """Train all stages with one seed. Return the folder of the final checkpoint, and the FLOPs of the
+    training.
+    """
     flops = 0.0
     options: list[str] = []
     for number, path in enumerate(arguments.recipes, 1):

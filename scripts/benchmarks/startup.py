@@ -19,7 +19,9 @@ def run(words: list[str]) -> None:
 
 
 def serve_until_ready(words: list[str]) -> None:
-    """Run Python with the arguments `words` until the service prints the `curl` line. Then end the service."""
+    """Run Python with the arguments `words` until the service prints the `curl` line. Then end the
+    service.
+    """
     with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         is_ready = any(line.startswith("try: curl") for line in process.stderr)

@@ -69,7 +69,9 @@ class SelfAttention(nn.Module):
         self.mask = self_attention_masks([self.attention], torch.empty(1, size.n, size.d), None)[0]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the output of the layer, which computes projections, scores, weights, a weighted sum and a projection."""
+        """Return the output of the layer, which computes projections, scores, weights, a weighted sum and a
+        projection.
+        """
         return self.attention(states, attention_mask=self.mask)[0]
 
 

@@ -12,9 +12,9 @@
 #
 # The script takes less than two minutes on a CPU.
 #
-# Capital letters in the comments of the code are the sizes of tensors. B is the number of sentences, H the number
-# of heads, T the number of target or query positions, S the number of source or key positions, D is `d_model`, K
-# is `d_k`, and V is the size of the vocabulary.
+# Capital letters in the comments of the code are the sizes of tensors. B is the number of sentences, H the
+# number of heads, T the number of target or query positions, S the number of source or key positions, D is
+# `d_model`, K is `d_k`, and V is the size of the vocabulary.
 
 # %%
 import inspect
@@ -394,8 +394,8 @@ for result in (best, *best.alternatives):
 # picture is the token that the decoder predicts at this position. An article depends on the gender of the
 # noun, so some heads may attend to the noun at the position that predicts the article.
 #
-# The command `vaswani figures CHECKPOINT OUTPUT` draws the pictures of this page for a trained checkpoint, and the
-# pictures of Figures 3 to 5 of the paper: [Pictures of a checkpoint](../how_to/figures.md).
+# The command `vaswani figures CHECKPOINT OUTPUT` draws the pictures of this page for a trained checkpoint,
+# and the pictures of Figures 3 to 5 of the paper: [Pictures of a checkpoint](../how_to/figures.md).
 
 # %%
 weights_of_pair = pair_attention(translator, text, translation)
@@ -449,11 +449,11 @@ for difference_name, fields in DIFFERENCES:
     print(f"{difference_name:<67} {other.num_parameters():>10,} {change:>7.3f}  {fields}")
 
 # %% [markdown]
-# The following differences change only the training. Some implementations also have dropout after the softmax of the
-# attention and after the ReLU (`attention_dropout`, `activation_dropout`). Some implementations leave out the
-# paper's dropout on the sum of embedding and position encoding. In this package, the field `dropout` sets the
-# probability for this sum and for the outputs of the sub-layers. PyTorch's label smoothing shares ε between
-# all classes, including the reference token (`label_smoothing_form: torch`).
+# The following differences change only the training. Some implementations also have dropout after the softmax
+# of the attention and after the ReLU (`attention_dropout`, `activation_dropout`). Some implementations leave
+# out the paper's dropout on the sum of embedding and position encoding. In this package, the field `dropout`
+# sets the probability for this sum and for the outputs of the sub-layers. PyTorch's label smoothing shares ε
+# between all classes, including the reference token (`label_smoothing_form: torch`).
 
 # %%
 DROPOUTS = [{"dropout": 0.0}, {"dropout": 0.1}, {"dropout": 0.1, "attention_dropout": 0.1}]
@@ -472,10 +472,10 @@ for form in ("t2t", "torch"):
     )
 
 # %% [markdown]
-# One difference has no effect: tensor2tensor writes all sines in the first half of an encoding and all cosines in the
-# second half. This order does not change the dot products between positions. If the weights are reordered in
-# the same way, the outputs of the model do not change either. `vaswani import` reorders the weights of such
-# models.
+# One difference has no effect: tensor2tensor writes all sines in the first half of an encoding and all
+# cosines in the second half. This order does not change the dot products between positions. If the weights
+# are reordered in the same way, the outputs of the model do not change either. `vaswani import` reorders the
+# weights of such models.
 
 # %%
 halves = torch.cat([encodings[:, 0::2], encodings[:, 1::2]], dim=1)

@@ -1,7 +1,7 @@
 """Tiny encoder-decoder models of transformers, with the special tokens of the tokenizers of this package.
 
-The models are trained on word-for-word translations for a second, so that their translations end, and their beams
-are different.
+The models are trained on word-for-word translations for a second, so that their translations end, and their
+beams are different.
 """
 
 from typing import Any

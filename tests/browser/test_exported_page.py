@@ -1,4 +1,6 @@
-"""The page of `vaswani export --format html` in headless Chromium: it translates, and explains a translation."""
+"""The page of `vaswani export --format html` in headless Chromium: it translates, and explains a
+translation.
+"""
 
 import re
 

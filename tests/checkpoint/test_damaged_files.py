@@ -39,7 +39,8 @@ def with_key(**changes):
     return lambda content: json.dumps(json.loads(content) | changes).encode()
 
 
-# Each row is a file, the new content of the file or a change of its content (None: the file is deleted), and the error.
+# Each row is a file, the new content of the file or a change of its content (None: the file is deleted), and
+# the error.
 DAMAGES = [
     (CONFIG, None, NO_CONFIG),
     (CONFIG, b"{", "config.json of '{folder}' must name its `model_type`, but does not; " + AGAIN),

@@ -37,8 +37,8 @@ with getattr(locks, sys.argv[1])(Path(sys.argv[2]), *sys.argv[3:]):
 
 @pytest.fixture
 def holder():
-    """Start a process that takes a lock and forks a child; the child lives longer than the process. Both wait for
-    the end of their standard input.
+    """Start a process that takes a lock and forks a child; the child lives longer than the process. Both wait
+    for the end of their standard input.
     """
     started = []
 

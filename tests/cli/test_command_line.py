@@ -1,4 +1,6 @@
-"""The command line that is made from the classes of options, the page of all options, and where the commands write."""
+"""The command line that is made from the classes of options, the page of all options, and where the commands
+write.
+"""
 
 import dataclasses
 import logging

@@ -137,8 +137,8 @@ def send_only(client, body: bytes, length: int) -> socket.socket:
     return send_with(client, f"Content-Length: {length}", body)
 
 
-# A chunk of 340,001 bytes without its end: one byte more than the limit. The service has read all of it when it answers,
-# so the connection is not reset while the test sends.
+# A chunk of 340,001 bytes without its end: one byte more than the limit. The service has read all of it when
+# it answers, so the connection is not reset while the test sends.
 CHUNK = f"{340_001:x}\r\n".encode() + b"a" * 340_001
 
 

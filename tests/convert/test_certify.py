@@ -1,4 +1,6 @@
-"""`vaswani certify`: one row per engine, with the limits of float32 and int8, and the certificate in the card."""
+"""`vaswani certify`: one row per engine, with the limits of float32 and int8, and the certificate in the
+card.
+"""
 
 import json
 import random

@@ -29,7 +29,8 @@ from vaswani_hf.model.text_rules_vaswani import is_loop, split_sentences
 needs_node = pytest.mark.skipif(not HtmlEngine.is_available(), reason="needs Node.js: apt install nodejs")
 SCRIPTS = Path(vaswani_hf.__file__).parent / "browser" / "translate"
 LINES = [" ".join(WORDS), " ".join(WORDS.values())]
-# Texts with apostrophes, several scripts, combining characters, tabs, no-break spaces, and the text of a special token.
+# Texts with apostrophes, several scripts, combining characters, tabs, no-break spaces, and the text of a
+# special token.
 RARE_TEXTS = [
     "It's two, isn't it?  \t1,234 ½",
     "five four ☃ «漢字» 🏳️‍🌈 e\u0301 İΣ ﬁ",

@@ -1,4 +1,6 @@
-"""The ONNX export: the same logits in ONNX Runtime, with the cache, for batches and lengths that were not traced."""
+"""The ONNX export: the same logits in ONNX Runtime, with the cache, for batches and lengths that were not
+traced.
+"""
 
 import re
 

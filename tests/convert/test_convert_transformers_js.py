@@ -27,7 +27,9 @@ RARE_TEXTS = ["", "five four ☃ «漢字»", "It's  two, isn't it?  \t1,234"]
 
 
 def save(folder):
-    """Write a model after a short training. The decoder starts from `</s>` and has keys and values of different widths."""
+    """Write a model after a short training. The decoder starts from `</s>` and has keys and values of
+    different widths.
+    """
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())] * 3, 290)
     fields = {"d_model": 32, "d_k": 5, "d_v": 7, "norm_position": "pre", "attention_window": 3}
     config = tiny_config(
@@ -115,7 +117,8 @@ def test_the_inputs_have_the_names_and_the_fixed_sizes_that_transformers_js_need
     assert {value.name for value in session.get_outputs()} == {f"present.{name}" for name in states} | {
         "logits"
     }
-    # transformers.js makes an empty cache from these shapes. It replaces "batch_size", and takes 0 for other names.
+    # transformers.js makes an empty cache from these shapes. It replaces "batch_size", and takes 0 for other
+    # names.
     for name in states:
         batch_size, heads, length, width = shapes[f"past_key_values.{name}"]
         assert (batch_size, heads, width) == ("batch_size", 2, 5 if name.endswith("key") else 7)

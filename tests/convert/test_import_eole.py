@@ -1,7 +1,7 @@
 """The import of Eole: logits that Eole 0.6.4 has computed, tokenizers, and refusals.
 
-recorded/eole.pt has three models with random weights, inputs and logits. The tables of sinusoids are shortened to
-16 positions.
+recorded/eole.pt has three models with random weights, inputs and logits. The tables of sinusoids are
+shortened to 16 positions.
 """
 
 import json

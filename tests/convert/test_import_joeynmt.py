@@ -1,8 +1,8 @@
 """The import of JoeyNMT: log-probabilities and token ids that JoeyNMT 2.3.0 has computed, and refusals.
 
-recorded/joeynmt.pt has two models that JoeyNMT has trained on number words, without the tables of positions. "word"
-has no key `layer_norm`, different factors `alpha` and two vocabularies. "sp" is pre-norm, and has a SentencePiece
-model and one joint vocabulary.
+recorded/joeynmt.pt has two models that JoeyNMT has trained on number words, without the tables of positions.
+"word" has no key `layer_norm`, different factors `alpha` and two vocabularies. "sp" is pre-norm, and has a
+SentencePiece model and one joint vocabulary.
 """
 
 import marian_models
@@ -197,7 +197,8 @@ def test_other_settings_are_refused(recorded, tmp_path, name):
     assert not (tmp_path / "ours").exists()
 
 
-# The name of a file, the function that changes the content of the file (None deletes the file), and a part of the message.
+# The name of a file, the function that changes the content of the file (None deletes the file), and a part of
+# the message.
 DAMAGES = [
     ("src_vocab.txt", None, "must contain the vocabulary file src_vocab.txt, but does not"),
     (

@@ -1,4 +1,6 @@
-"""The import of MarianMT checkpoints: equal outputs, equal tokenizers, round trips, and the use of the imported model."""
+"""The import of MarianMT checkpoints: equal outputs, equal tokenizers, round trips, and the use of the
+imported model.
+"""
 
 import json
 import shutil
@@ -160,7 +162,8 @@ def test_all_exports_of_an_imported_model_translate_equally(opus, number_files, 
     words = ["--source", source, "--reference", reference, "--formats", "marian", "ctranslate2"]
     output = opus / "certificate"
     assert vaswani("certify", opus / "ours", *words, "--output", output)[0] == 0
-    # The rows of this package itself have one search each: the search of MarianMT, and the search of CTranslate2.
+    # The rows of this package itself have one search each: the search of MarianMT, and the search of
+    # CTranslate2.
     first, second, *rows = json.loads((output / "certificate.json").read_text())["rows"]
     assert first["bleu"] > 95 and second["bleu"] > 95
     assert [row["status"] for row in rows] == ["measured"] * 4

@@ -1,10 +1,11 @@
-"""The import of Marian's `.npz` models: word scores and translations that Marian has computed, vocabularies, refusals.
+"""The import of Marian's `.npz` models: word scores and translations that Marian has computed, vocabularies,
+refusals.
 
 recorded/marian/ has models that pymarian 1.12.42 has written, and scores.json with the word scores of
-`marian-scorer` and the translations of `marian-decoder` with 4 beams. "post", "pre" and "new" are trained on number
-words. Random numbers were added to the weights of the other models. Marian 1.12.42 cannot run the model "learned".
-Its scores come from the environment variable TRANSFORMER_FLAVOR=experimental, with the same table under the names of
-"transformer-new".
+`marian-scorer` and the translations of `marian-decoder` with 4 beams. "post", "pre" and "new" are trained on
+number words. Random numbers were added to the weights of the other models. Marian 1.12.42 cannot run the
+model "learned". Its scores come from the environment variable TRANSFORMER_FLAVOR=experimental, with the same
+table under the names of "transformer-new".
 """
 
 import io

@@ -1,7 +1,7 @@
 """The import of Sockeye 3: log-probabilities that Sockeye 3.1.34 has computed, tokenizers, and refusals.
 
-recorded/sockeye.pt has a pre-norm model that Sockeye has trained on number words ("trained"), and a post-norm model
-with learned positions and random weights ("post_norm").
+recorded/sockeye.pt has a pre-norm model that Sockeye has trained on number words ("trained"), and a post-norm
+model with learned positions and random weights ("post_norm").
 """
 
 import io
@@ -146,7 +146,8 @@ def with_an_attention_bias(content):
 
 
 OTHER_IDS = b'{"<pad>": 0, "<unk>": 2, "<s>": 1, "</s>": 3}'
-# The name of a file, the function that changes the content of the file (None deletes the file), and a part of the message.
+# The name of a file, the function that changes the content of the file (None deletes the file), and a part of
+# the message.
 DAMAGES = [
     ("params.best", quantized, "must contain only tensors, but does not"),
     ("params.best", with_an_attention_bias, "ff_out.bias is not a weight of Sockeye 3; take the weights"),

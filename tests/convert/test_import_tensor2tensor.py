@@ -1,8 +1,8 @@
-"""The import of tensor2tensor. tensor2tensor does not install on current versions of Python, so the reference is a
-forward pass in NumPy that this file defines after the source of tensor2tensor 1.15.
+"""The import of tensor2tensor. tensor2tensor does not install on current versions of Python, so the reference
+is a forward pass in NumPy that this file defines after the source of tensor2tensor 1.15.
 
-If TensorFlow is installed, TensorFlow writes and reads the checkpoints. Otherwise a module with the two functions
-that the import calls replaces TensorFlow, and the checkpoints are files of NumPy.
+If TensorFlow is installed, TensorFlow writes and reads the checkpoints. Otherwise a module with the two
+functions that the import calls replaces TensorFlow, and the checkpoints are files of NumPy.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""The tokenizers of imported M2M100, NLLB and FSMT checkpoints: equal ids, equal texts, and the options for languages."""
+"""The tokenizers of imported M2M100, NLLB and FSMT checkpoints: equal ids, equal texts, and the options for
+languages.
+"""
 
 import json
 import random

@@ -66,7 +66,8 @@ def test_the_header_has_the_names_of_the_weights(tmp_path, is_new):
     assert b"encoder.bias" in header_of(tmp_path / "x.pt")
 
 
-# The end of a zip file contains the directory, with the positions of all entries. Each entry begins with "PK\3\4".
+# The end of a zip file contains the directory, with the positions of all entries. Each entry begins with
+# "PK\3\4".
 @pytest.mark.parametrize(
     "damaged", [lambda content: content[-1000:], lambda content: content.replace(b"PK\3\4", b"PK\3\0")]
 )

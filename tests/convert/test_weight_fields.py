@@ -1,4 +1,6 @@
-"""The tables of weight names, and the config fields that follow from the weights of an imported checkpoint."""
+"""The tables of weight names, and the config fields that follow from the weights of an imported
+checkpoint.
+"""
 
 import pytest
 import torch

@@ -188,7 +188,9 @@ def test_a_stream_goes_on_after_any_batch(lengths):
 
 
 def sharded(counts: list[int], state=None, **share) -> EndlessStream:
-    """A stream of shards with these numbers of pairs. The token ids state the shard and the place of a pair."""
+    """A stream of shards with these numbers of pairs. The token ids state the shard and the place of a
+    pair.
+    """
 
     def generate(shards):
         for shard, count in shards:

@@ -1,4 +1,6 @@
-"""`data.validation_size` and `data.test_size`: the splits are fixed, and the training has none of their pairs."""
+"""`data.validation_size` and `data.test_size`: the splits are fixed, and the training has none of their
+pairs.
+"""
 
 import json
 

@@ -54,7 +54,9 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def random_texts(count: int) -> list[str]:
-    """Strings of random characters, from all of Unicode and from small alphabets rich in spaces and special tokens."""
+    """Strings of random characters, from all of Unicode and from small alphabets rich in spaces and special
+    tokens.
+    """
     rng = random.Random(7)
     everything = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     alphabets = [
@@ -278,7 +280,8 @@ def test_splits_have_the_probabilities_of_algorithm_1():
 
 
 def test_a_dropped_merge_leaves_room_for_the_next():
-    # Both merges of "bab" apply at once, and "ab" comes first. Dropping "ab" alone must give "ba b", not "b a b".
+    # Both merges of "bab" apply at once, and "ab" comes first. Dropping "ab" alone must give "ba b", not "b a
+    # b".
     tokenizer = train_tokenizer(CORPUS, 260)
     vocabulary = {**tokenizer.get_vocab(), "ab": 260, "ba": 261}
     tokenizer.backend_tokenizer.model = models.BPE(vocab=vocabulary, merges=[("a", "b"), ("b", "a")])

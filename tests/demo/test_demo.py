@@ -1,4 +1,6 @@
-"""`vaswani demo` serves a page that translates, shows confidences and alignments, and explains translations."""
+"""`vaswani demo` serves a page that translates, shows confidences and alignments, and explains
+translations.
+"""
 
 import socket
 

@@ -1,8 +1,8 @@
 """Runs the blocks of one page in this process, in the current folder: `python page_runner.py BLOCKS.json`.
 
-Python blocks share their names, as in a notebook. A shell block is one call of bash, which stops at the first command
-that fails. A YAML block must load as a recipe, or as a part of a recipe. If its first line is `# NAME.yaml`, a small
-recipe of this name is written for the following blocks.
+Python blocks share their names, as in a notebook. A shell block is one call of bash, which stops at the first
+command that fails. A YAML block must load as a recipe, or as a part of a recipe. If its first line is `#
+NAME.yaml`, a small recipe of this name is written for the following blocks.
 """
 
 import json
@@ -16,7 +16,8 @@ import yaml
 
 from vaswani_hf.recipe import load_recipe
 
-# These values replace those of a recipe, so that its run takes a second. A key that a task does not have is left out.
+# These values replace those of a recipe, so that its run takes a second. A key that a task does not have is
+# left out.
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"numbers_train_size": 200, "trees_train_size": 60},
     "tokenizer": {"vocab_size": 290},

@@ -23,11 +23,13 @@ RUNNER = Path(__file__).parent / "page_runner.py"
 WARM_COMMAND = Path(__file__).parent / "warm_command.py"
 # Pages that scripts generate have no other code blocks than the pages of the manual.
 GENERATED = {"commands.md", "recipe_keys.md"}
-# This page only runs the script that the page includes. The build of the manual runs the script: see test_build.py.
+# This page only runs the script that the page includes. The build of the manual runs the script: see
+# test_build.py.
 BUILT = {"paper.md"}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES += sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED | BUILT)
-# A page that has this command makes the checkpoint of the quick start itself. All other pages find the checkpoint.
+# A page that has this command makes the checkpoint of the quick start itself. All other pages find the
+# checkpoint.
 QUICK_START = re.compile(r"^vaswani train numbers$", re.MULTILINE)
 COMMANDS = {
     "vaswani": f"{WARM_COMMAND} vaswani",
@@ -41,7 +43,8 @@ PRINTED = {
     "docs/how_to/resume.md": "continuing from 'last-checkpoint' of user/numbers-run, step 2",
     "docs/tutorials/sharing.md": "'translation_text': ",
 }
-# Python blocks with this word run without the package, as on the machine of somebody who has not installed it.
+# Python blocks with this word run without the package, as on the machine of somebody who has not installed
+# it.
 WITHOUT_PACKAGE = "trust_remote_code"
 ABSENT = """
 import sys

@@ -1,9 +1,10 @@
-"""Runs `vaswani` or `hf` in an interpreter that has imported everything: `python warm_command.py COMMAND ARGUMENTS`.
+"""Runs `vaswani` or `hf` in an interpreter that has imported everything: `python warm_command.py COMMAND
+ARGUMENTS`.
 
 huggingface_hub reads its environment variables when it is imported, and therefore this file sets its
 constants again. The corpora of numbers and trees have few examples for validation and test. Runs and `vaswani
-figures` write the same small picture in place of their pictures. Plans do not run the paper's models. The exports
-to ONNX write no graphs, unless the environment variable TRACE is 1.
+figures` write the same small picture in place of their pictures. Plans do not run the paper's models. The
+exports to ONNX write no graphs, unless the environment variable TRACE is 1.
 """
 
 import base64

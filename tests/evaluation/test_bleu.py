@@ -45,7 +45,8 @@ def command_line(directory, *options):
 
 
 def test_bleu_equals_the_value_by_hand():
-    # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples and 1 of 3 quadruples: (5/6 · 3/5 · 2/4 · 1/3)^(1/4) = (1/12)^(1/4).
+    # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples and 1 of 3 quadruples: (5/6 · 3/5 · 2/4 · 1/3)^(1/4) =
+    # (1/12)^(1/4).
     scores = score_translations(["the cat sat on the mat"], ["the cat sat on a mat"])
     assert (scores["bleu"], scores["brevity_penalty"]) == (pytest.approx(100 * (1 / 12) ** 0.25), 1.0)
     short = score_translations(["a b c d"], ["a b c d e f"])

@@ -1,4 +1,6 @@
-"""Comparisons of systems: p-values against slow definitions, buckets against direct scores, few sentences, the picture."""
+"""Comparisons of systems: p-values against slow definitions, buckets against direct scores, few sentences,
+the picture.
+"""
 
 import io
 import itertools

@@ -1,4 +1,6 @@
-"""Repositories in memory: commits, branches, tags and pull requests. Files that clients uploaded with xet are on disk."""
+"""Repositories in memory: commits, branches, tags and pull requests. Files that clients uploaded with xet are
+on disk.
+"""
 
 import hashlib
 import re
@@ -31,7 +33,9 @@ class Commit:
 
 
 class Repository:
-    """A repository of the Hub. Tests may change its attributes and call its methods, because these send no request."""
+    """A repository of the Hub. Tests may change its attributes and call its methods, because these send no
+    request.
+    """
 
     def __init__(self, id: str, type: str, private: bool):
         self.id = id
@@ -89,7 +93,9 @@ class Repository:
 
 
 class XetStore:
-    """The folder to which clients upload files with xet. The library hf_xet reads and writes the folder itself."""
+    """The folder to which clients upload files with xet. The library hf_xet reads and writes the folder
+    itself.
+    """
 
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="local_hub_xet_")
@@ -115,7 +121,8 @@ class XetStore:
         position = 48
         while shard[position : position + 32] != b"\xff" * 32:
             file_hash, flags, count = struct.unpack_from("<32sII", shard, position)
-            # An entry for each part of the file follows, and if the highest bit is set, an entry for its verification.
+            # An entry for each part of the file follows, and if the highest bit is set, an entry for its
+            # verification.
             position += 48 * (1 + count * (1 + (flags >> 31)))
             self.hashes[_text(shard[position : position + 32])] = _text(file_hash)
             position += 48

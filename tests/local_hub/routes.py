@@ -272,7 +272,8 @@ def resolve(hub, call: Call, repository: Repository, revision: str, path: str) -
     return Reply(200, content, headers | {"Accept-Ranges": "bytes", "ETag": f'"{hash}"'})
 
 
-# The paths of repositories: /user/name and /datasets/user/name, with or without /api (there, models are /models/user/name).
+# The paths of repositories: /user/name and /datasets/user/name, with or without /api (there, models are
+# /models/user/name).
 REPOSITORY = r"(?:/api)?(?:/(models|datasets|spaces))?/(\w+/[\w-]+)"
 PLAIN_ROUTES = [
     ("GET", "/api/whoami-v2", whoami),

@@ -19,9 +19,9 @@ from local_hub.routes import Call, RefusalError, Reply
 class Fault:
     """A fault of the next requests whose method and raw path with query match these regular expressions.
 
-    `pattern` may match anywhere in the path. `times` is the number of requests; None means all. `status` and `body`
-    replace the answer of the Hub, `headers` are added, and `change` changes the body. The connection is closed after
-    `cut_after` bytes of the request's body or, without a body, of the answer.
+    `pattern` may match anywhere in the path. `times` is the number of requests; None means all. `status` and
+    `body` replace the answer of the Hub, `headers` are added, and `change` changes the body. The connection
+    is closed after `cut_after` bytes of the request's body or, without a body, of the answer.
     """
 
     method: str
@@ -80,7 +80,9 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = handle_call  # noqa: N815
 
     def do_CONNECT(self):  # noqa: N802
-        """Record and refuse a request to another host. The tests name the Hub as the proxy for all other hosts."""
+        """Record and refuse a request to another host. The tests name the Hub as the proxy for all other
+        hosts.
+        """
         self.server.hub.strangers.append(self.path)
         self.send_error(403)
 

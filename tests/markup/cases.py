@@ -1,4 +1,6 @@
-"""Documents and their translations by `shout`, which writes each word in capitals and aligns word i with word i."""
+"""Documents and their translations by `shout`, which writes each word in capitals and aligns word i with word
+i.
+"""
 
 # format | source | translation; "\n" is written as ⏎.
 CASES = r"""

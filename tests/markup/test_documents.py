@@ -1,4 +1,6 @@
-"""Translates documents with a function that writes capitals, and with functions that return wrong translations."""
+"""Translates documents with a function that writes capitals, and with functions that return wrong
+translations.
+"""
 
 import random
 import re

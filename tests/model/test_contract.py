@@ -1,4 +1,5 @@
-"""transformers' own suite of contracts (tests/test_modeling_common.py of its source distribution) on all our models.
+"""transformers' own suite of contracts (tests/test_modeling_common.py of its source distribution) on all our
+models.
 
 The suite is not part of the installed package: `make contract` downloads the source distribution of the
 installed version and names its folder in TRANSFORMERS_SOURCE. The suite does not contain the tests of

@@ -1,4 +1,6 @@
-"""Classes of users: config fields, attention functions, position encodings, and their files in checkpoints."""
+"""Classes of users: config fields, attention functions, position encodings, and their files in
+checkpoints.
+"""
 
 import importlib
 import json

@@ -1,9 +1,10 @@
 """A checkpoint of an earlier version keeps its translations, and saved checkpoints run without the package.
 
-`frozen/checkpoint.tar.gz` was trained and saved by the version before the package had folders (commit ddb8d25), by
-`vaswani train configuration/numbers.yaml --max_steps 500 --vocab_size 300 --d_model 32 --encoder_layers 1
---decoder_layers 1 --encoder_ffn_dim 64 --decoder_ffn_dim 64 --average_checkpoints 2 --eval_steps 500`;
-`frozen/translations.jsonl` are its translations by `vaswani translate --json` of that version.
+`frozen/checkpoint.tar.gz` was trained and saved by the version before the package had folders (commit
+ddb8d25), by `vaswani train configuration/numbers.yaml --max_steps 500 --vocab_size 300 --d_model 32
+--encoder_layers 1 --decoder_layers 1 --encoder_ffn_dim 64 --decoder_ffn_dim 64 --average_checkpoints 2
+--eval_steps 500`; `frozen/translations.jsonl` are its translations by `vaswani translate --json` of that
+version.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""The loss: aligned, smoothed as tensor2tensor or PyTorch do, divided by all tokens, and the same in chunks."""
+"""The loss: aligned, smoothed as tensor2tensor or PyTorch do, divided by all tokens, and the same in
+chunks.
+"""
 
 import math
 import subprocess
@@ -37,7 +39,9 @@ def gradients(model, loss: torch.Tensor) -> list[torch.Tensor]:
 
 
 def tokens_that_predict(model, labels: list[int], position: int, decoder_input_ids=None) -> set[int]:
-    """The target tokens on which the loss of one label depends, by gradient of the target embedding's rows."""
+    """The target tokens on which the loss of one label depends, by gradient of the target embedding's
+    rows.
+    """
     only = torch.full((1, len(labels)), -100)
     only[0, position] = labels[position]
     if decoder_input_ids is None:

@@ -1,4 +1,6 @@
-"""`output_attentions=True` returns attention weights with every attention implementation, and changes nothing else."""
+"""`output_attentions=True` returns attention weights with every attention implementation, and changes nothing
+else.
+"""
 
 import pytest
 import torch

@@ -86,7 +86,9 @@ def two_vocabularies(make_model, tmp_path_factory) -> str:
 
 @pytest.fixture
 def transformers_log(caplog):
-    """Collect the warnings of transformers, because transformers does not pass warnings to the root logger."""
+    """Collect the warnings of transformers, because transformers does not pass warnings to the root
+    logger.
+    """
     logger = logging.getLogger("transformers")
     logger.addHandler(caplog.handler)
     yield caplog

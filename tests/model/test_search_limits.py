@@ -44,7 +44,9 @@ def model():
 
 
 def slow_best(model, sources, prefixes=None, a=1.0, b=TIGHT, log_probs=None, **options):
-    """Return the hypotheses of each sentence from the slow search, which by default stops only at the limit."""
+    """Return the hypotheses of each sentence from the slow search, which by default stops only at the
+    limit.
+    """
     log_probs = log_probs or log_probs_of(model)
     prefixes = prefixes or [[START]] * len(sources)
     pairs = zip(sources, prefixes, strict=True)

@@ -137,6 +137,11 @@ def test_ensembles_and_phrases_are_strategies_too(model):
             {"num_beams": 1, "do_sample": True},
             "`scorer` of `search` needs greedy or beam search, but `do_sample` is given; remove `do_sample`.",
         ),
+        (
+            SearchStrategies(scorer=reward_per_token),
+            {"num_beams": 1, "prompt_lookup_num_tokens": 2},
+            "`scorer` of `search` needs greedy or beam search, but other arguments or settings select the decoding method 'assisted_generation' of transformers; remove these arguments or settings.",
+        ),
         (reward_per_token, {}, "`search` must be a SearchStrategies, but is a function."),
     ],
 )
@@ -250,6 +255,6 @@ def test_the_coverage_is_that_of_our_models(model):
     ids=str,
 )
 def test_phrases_are_lists(model, phrases):
-    message = "^`must_contain` must .* a list of phrases for each sentence|for each sentence a list"
+    message = "^`must_contain` must .* a list of phrases for each sentence|^A phrase of `must_contain` must be a list"
     with pytest.raises(ValueError, match=message):
         model.generate(**batch_of(SOURCES), num_beams=2, must_contain=phrases)

@@ -1,4 +1,6 @@
-"""Parsing from a recipe to the command line: training, `vaswani parse`, `vaswani evaluate --trees`, and what they refuse."""
+"""Parsing from a recipe to the command line: training, `vaswani parse`, `vaswani evaluate --trees`, and what
+they refuse.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""The handler for Inference Endpoints answers requests from the files that a push has sent, without the package."""
+"""The handler for Inference Endpoints answers requests from the files that a push has sent, without the
+package.
+"""
 
 import json
 import subprocess

@@ -53,7 +53,8 @@ def nothing_changes(hub, folder):
 
 NEW_TAG = "`tag` must be new, but '{repo}' has a tag or branch '%s'; take another name."
 NO_BRANCH = "`revision` must be a branch or a pull request that '{repo}' has, but is '%s'."
-# Each row has the arguments of `vaswani push`, the exit code and the start of the error. The code is 1 if the Hub refuses.
+# Each row has the arguments of `vaswani push`, the exit code and the start of the error. The code is 1 if the
+# Hub refuses.
 REFUSALS = [
     (("alice/a--b",), 2, "Cannot have -- or .. in repo_id: 'alice/a--b'."),
     (("{repo}", "--revision", "a..b"), 1, "Bad request: Invalid reference name: a..b"),

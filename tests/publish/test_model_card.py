@@ -1,4 +1,6 @@
-"""Cards of trained runs contain only recorded facts, their code snippets run, and wrong licences are refused."""
+"""Cards of trained runs contain only recorded facts, their code snippets run, and wrong licences are
+refused.
+"""
 
 import io
 import json

@@ -24,7 +24,9 @@ register_attention("{name}", {name})
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    """The path of a recipe that names a file beside itself; the registry forgets its classes after the test."""
+    """The path of a recipe that names a file beside itself; the registry forgets its classes after the
+    test.
+    """
     monkeypatch.setattr(ATTENTIONS, "classes", dict(ATTENTIONS.classes))
     monkeypatch.setattr("vaswani_hf.user_code._executed", {})
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,6 @@
-"""The complexity table: exponents of counted FLOPs, fits, sequential operations and paths. Seconds are not tested."""
+"""The complexity table: exponents of counted FLOPs, fits, sequential operations and paths. Seconds are not
+tested.
+"""
 
 import math
 import re

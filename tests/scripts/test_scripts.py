@@ -1,4 +1,6 @@
-"""Each benchmark and each example runs once with tiny sizes. Other tests check the computations of the scripts."""
+"""Each benchmark and each example runs once with tiny sizes. Other tests check the computations of the
+scripts.
+"""
 
 import gzip
 import json
@@ -95,7 +97,9 @@ RUNS = {
 
 @pytest.fixture
 def run(python, tmp_path, tiny_checkpoint):
-    """A function that runs a script with an interpreter that has imported the package, and returns its output."""
+    """A function that runs a script with an interpreter that has imported the package, and returns its
+    output.
+    """
     places = {"out": tmp_path / "out", "source": tmp_path / "train.en", "target": tmp_path / "train.de"}
     places["out"].mkdir()
     pairs = number_pairs(300, 1, "train")

@@ -62,7 +62,9 @@ def test_two_workers_translate_every_row_in_order(python, source, tiny_checkpoin
 
 @pytest.fixture
 def translated(script, source, tiny_checkpoint, tmp_path, monkeypatch):
-    """A function that runs the script's `main` with one worker in this process, and gives the folder of its outputs."""
+    """A function that runs the script's `main` with one worker in this process, and gives the folder of its
+    outputs.
+    """
     module = script("translate_ray")
 
     def translate(parts, arguments):

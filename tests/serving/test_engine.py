@@ -17,7 +17,9 @@ LINES = ["der Hund läuft. zwei nein! ja?", "", "  Öl\n3. Mai  ", "weiß größ
 
 
 class Recorded:
-    """A translator that records its batches. A batch waits until `proceed` is set. The text "bad" is an error."""
+    """A translator that records its batches. A batch waits until `proceed` is set. The text "bad" is an
+    error.
+    """
 
     def __init__(self, translator):
         self._translator = translator

@@ -24,14 +24,18 @@ def small_held_out():
 
 @pytest.fixture(autouse=True)
 def no_time_limit_after_a_signal(monkeypatch):
-    """A run kills its process some seconds after a signal. A run on a slow machine would kill the process of the tests."""
+    """A run kills its process some seconds after a signal. A run on a slow machine would kill the process of
+    the tests.
+    """
     monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_TO_END", 10_000)
     monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_TO_SAVE", 10_000)
 
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory):
-    """Give the folder of an uninterrupted run with these options. A process makes each run once; no test changes the folder."""
+    """Give the folder of an uninterrupted run with these options. A process makes each run once; no test
+    changes the folder.
+    """
 
     @functools.cache
     def whole(options=""):
@@ -69,7 +73,9 @@ def copied(copy_of):
 
 @pytest.fixture
 def run(tmp_path):
-    """Train the recipe with these options, separated by spaces, in a folder of this name, and give the folder."""
+    """Train the recipe with these options, separated by spaces, in a folder of this name, and give the
+    folder.
+    """
     path = write_recipe(tmp_path / "recipe.yaml")
 
     def run(name, *options):
@@ -82,7 +88,9 @@ def run(tmp_path):
 
 @pytest.fixture
 def train_command(run, vaswani, tmp_path):
-    """Run `vaswani train` with these options in the folder `run`: the exit code, the output and the error sentence."""
+    """Run `vaswani train` with these options in the folder `run`: the exit code, the output and the error
+    sentence.
+    """
 
     def train_command(*options, folder=tmp_path / "run"):
         return vaswani("train", run.recipe, f"--output_dir={folder}", *" ".join(options).split())

@@ -1,4 +1,6 @@
-"""One of several processes that share a model by FSDP2 over gloo: `fsdp_worker.py native FOLDER` or `… train ARGUMENTS`."""
+"""One of several processes that share a model by FSDP2 over gloo: `fsdp_worker.py native FOLDER` or `… train
+ARGUMENTS`.
+"""
 
 import json
 import sys

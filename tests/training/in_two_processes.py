@@ -76,7 +76,9 @@ def validate(rank, folder) -> dict[str, float]:
 
 
 def wait_for_the_first(rank, folder) -> list:
-    """Return the rank that worked longer than the timeout of the default group, and the result of the work."""
+    """Return the rank that worked longer than the timeout of the default group, and the result of the
+    work.
+    """
 
     def slowly():
         time.sleep(2)

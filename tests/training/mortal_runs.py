@@ -38,7 +38,8 @@ class Moment(NamedTuple):
 
 
 def fail_at(rank: int, step: int, number: int = signal.SIGKILL, method: str = "training_step") -> Moment:
-    """The process of this rank gets a signal before it calls this method of VaswaniTrainer in this step of the optimizer.
+    """The process of this rank gets a signal before it calls this method of VaswaniTrainer in this step of
+    the optimizer.
 
     The first step is 1. For other methods than `training_step`, `step` is the number of finished steps.
     """
@@ -60,8 +61,8 @@ def _fail_in_method(step, number, method, folder):
 def fail_at_change(rank: int, change: int | str) -> Moment:
     """The process of this rank is killed before a change of the run's folder.
 
-    `change` is the number of the change, from 1 on, or a regular expression for its description in the file RUN.changes, such
-    as "open .saving/checkpoint-4/optimizer.pt".
+    `change` is the number of the change, from 1 on, or a regular expression for its description in the file
+    RUN.changes, such as "open .saving/checkpoint-4/optimizer.pt".
     """
     return Moment(rank, functools.partial(_fail_at_change, change))
 

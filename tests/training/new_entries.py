@@ -1,7 +1,8 @@
 """Add a new optimizer, schedule and regulariser to their tables with one line each, and train with them.
 
-`python new_entries.py RECIPE TEXT_RECIPE FOLDER` writes its observations to FOLDER/seen.json. The script needs a process of its own
-because a recipe gets the keys of all entries when the package is imported. All runs compute in float32.
+`python new_entries.py RECIPE TEXT_RECIPE FOLDER` writes its observations to FOLDER/seen.json. The script
+needs a process of its own because a recipe gets the keys of all entries when the package is imported. All
+runs compute in float32.
 """
 
 import json

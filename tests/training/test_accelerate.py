@@ -162,7 +162,9 @@ def test_deepspeed_goes_on_and_is_one_process(start, folder):
 
 
 def batches_by_step(folder: Path, processes: int) -> dict[int, list[list[tuple[int, ...]]]]:
-    """Return the recorded batches in the order of the run: step by step, and in each step process by process."""
+    """Return the recorded batches in the order of the run: step by step, and in each step process by
+    process.
+    """
     files = [folder / RECORD.format(rank) for rank in range(processes)]
     taken = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
     for file in files:

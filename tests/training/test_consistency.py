@@ -26,7 +26,9 @@ BATCH = {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "labels": LAB
 
 
 def loss_by_hand(logits, alpha, smoothing, is_cut):
-    """Return the loss of the two passes in `logits` [2B, T, V], computed token by token and class by class."""
+    """Return the loss of the two passes in `logits` [2B, T, V], computed token by token and class by
+    class.
+    """
     log_probs, (pairs, length), classes = torch.log_softmax(logits, dim=-1), LABELS.shape, logits.shape[-1]
     total, tokens = 0.0, 0
     for row in range(pairs):

@@ -1,4 +1,6 @@
-"""Damage of any file of the newest checkpoint is noticed and named, and the run continues from the checkpoint before."""
+"""Damage of any file of the newest checkpoint is noticed and named, and the run continues from the checkpoint
+before.
+"""
 
 import random
 import shutil

@@ -145,7 +145,7 @@ def test_frozen_parts_stay_and_the_others_learn(run, finished):
 
 
 def test_a_trainer_freezes_parts_and_turns_gradient_checkpointing_on(finished):
-    recipe = load_recipe(finished / "recipe.yaml", is_record=True)
+    recipe = load_recipe(finished / "recipe.yaml", is_recorded=True)
     task = TASKS[recipe.task]
     corpus = task.load_corpus(recipe.data, recipe.tokenizer, recipe.seed, finished, new_tokenizers=False)
     training = recipe.training.replace(frozen=["encoder"], gradient_checkpointing=True)

@@ -75,8 +75,8 @@ def assert_same_run(part, whole):
 
 
 def draw(choice, processes, seconds):
-    """Draw the moment at which a process is killed, or the seconds after which a process is killed. An uninterrupted
-    run takes this number of seconds.
+    """Draw the moment at which a process is killed, or the seconds after which a process is killed. An
+    uninterrupted run takes this number of seconds.
     """
     if choice.random() < 0.5:
         return choice.uniform(0, 0.7 * seconds)

@@ -107,7 +107,8 @@ def test_muon_steps_are_orthogonal_matrices_and_adam_s_are_adam_s():
     for name, weight in model.named_parameters():
         step = before[name] - weight.detach()
         if weight.dim() == 2 and ".layers." in name:
-            # Newton-Schulz brings all singular values near 1; the steps are as large as AdamW's, 0.2 on average.
+            # Newton-Schulz brings all singular values near 1; the steps are as large as AdamW's, 0.2 on
+            # average.
             values = torch.linalg.svdvals(step) / (0.01 * 0.2 * max(weight.shape) ** 0.5)
             assert values.max() < 1.3 and values.median() > 0.6, name
         else:

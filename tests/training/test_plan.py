@@ -185,7 +185,8 @@ class RealStep:
     ids=str,
 )
 def test_planned_operations_are_those_that_pytorch_counts(monkeypatch, training):
-    # An accelerator computes the loss at ignored positions, too, because counting the other positions would take longer.
+    # An accelerator computes the loss at ignored positions, too, because counting the other positions would
+    # take longer.
     for module in ("model.loss_vaswani", "optimization.regularizers.two_passes"):
         monkeypatch.setattr(f"vaswani_hf.{module}.needs_sync", lambda states: True)
     # `FlopCounterMode` knows neither the fused kernel of processors nor a product that is added in place.

@@ -1,4 +1,6 @@
-"""The settings of Trackio reach the arguments of transformers, and the tags of a reporter reach the model card."""
+"""The settings of Trackio reach the arguments of transformers, and the tags of a reporter reach the model
+card.
+"""
 
 import pytest
 from sentences import refused

@@ -1,4 +1,6 @@
-"""The log of a run has warnings before the training, an estimate of the hours, the name of the loss, and a last line."""
+"""The log of a run has warnings before the training, an estimate of the hours, the name of the loss, and a
+last line.
+"""
 
 import queue
 import re

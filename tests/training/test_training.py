@@ -1,4 +1,6 @@
-"""Whole runs of tiny recipes: their files, repeated runs, resumed and interrupted runs, and refused recipes."""
+"""Whole runs of tiny recipes: their files, repeated runs, resumed and interrupted runs, and refused
+recipes.
+"""
 
 import os
 import signal

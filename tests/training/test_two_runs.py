@@ -1,4 +1,6 @@
-"""Two runs in one folder: the second is refused and changes nothing, until the first run has ended or was killed."""
+"""Two runs in one folder: the second is refused and changes nothing, until the first run has ended or was
+killed.
+"""
 
 import re
 import time

@@ -54,7 +54,9 @@ def contents(folder):
 
 
 def unfinished(folder):
-    """Change the folder of a finished run as if the run had been killed between its last checkpoint and its results."""
+    """Change the folder of a finished run as if the run had been killed between its last checkpoint and its
+    results.
+    """
     for name in ("manifest.json", "results.json", "model.safetensors"):
         (folder / name).unlink()
     return folder

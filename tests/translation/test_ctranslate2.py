@@ -113,7 +113,7 @@ def test_a_seed_draws_the_same_with_any_number_of_threads_and_from_any_window(fo
 REFUSED = {
     "--stream --text one": "`--stream` must come without `--engine ctranslate2`",
     "--ensemble x --text one": "`ensemble` must be left out with the engine ctranslate2",
-    "--max_length_a -1 --text one": "`--max_length_a` must be 0 or more",
+    "--max_length_a -1 --text one": "`--max_length_a` must be a number of 0 or more",
 }
 
 
@@ -130,7 +130,9 @@ def test_phrases_are_refused(folders):
 
 
 def test_a_new_setting_of_the_search_is_refused_by_name(folders, monkeypatch):
-    """The engine refuses a new field of `SearchSettings` in a call and in a checkpoint, until the engine lists it."""
+    """The engine refuses a new field of `SearchSettings` in a call and in a checkpoint, until the engine
+    lists it.
+    """
     new = ("diversity", float, option(0.0))
     wider = make_dataclass("WiderSettings", [new], bases=(SearchSettings,), frozen=True)
     monkeypatch.setattr(ctranslate2, "SearchSettings", wider)

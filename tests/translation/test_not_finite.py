@@ -1,4 +1,6 @@
-"""If logits are NaN or infinite, an error of one sentence names the text, and other texts are not affected."""
+"""If logits are NaN or infinite, an error of one sentence names the text, and other texts are not
+affected.
+"""
 
 import copy
 import json

@@ -17,8 +17,8 @@ from vaswani_hf.translation.quantization import Int8Weight, quantize
 pytest.importorskip("torchao")
 
 TEXTS = ["eins nein", "", "der Hund", "ja? nein", "größer.", "die Straße", "nein eins ja?", "zwei,"]
-# On x86 processors without VNNI instructions, `torch._int_mm` adds two products in a 16-bit integer. The package does
-# not use torchao's products on x86 processors.
+# On x86 processors without VNNI instructions, `torch._int_mm` adds two products in a 16-bit integer. The
+# package does not use torchao's products on x86 processors.
 LARGEST = torch.full((16, 16), 127, dtype=torch.int8)
 overflows_in_torchao = not (torch._int_mm(LARGEST, LARGEST) == 16 * 127 * 127).all()
 without_overflow = pytest.mark.skipif(
@@ -71,7 +71,9 @@ def test_a_layer_with_one_input_stays_in_float32():
 
 
 def _with_16_bit_sums(weight, scales):
-    """Multiply as a processor without VNNI instructions: add two products in a 16-bit integer that saturates."""
+    """Multiply as a processor without VNNI instructions: add two products in a 16-bit integer that
+    saturates.
+    """
 
     def multiply(rows):
         products = ((rows * 127).round() + 128)[:, None] * weight  # [R, O, I]

@@ -1,4 +1,6 @@
-"""Scores of given translations equal the scores of the search and of slow loops; confidences and alignments."""
+"""Scores of given translations equal the scores of the search and of slow loops; confidences and
+alignments.
+"""
 
 import math
 import os

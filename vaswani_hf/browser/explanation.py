@@ -7,8 +7,8 @@ the scripts in the folder `view/` draw the explanation.
 The JSON object has the fields of `Explanation` under the same names. Nested dataclasses are JSON objects,
 sequences are JSON arrays, and None is null. Log-probabilities are in nats.
 
-In shapes, S is the number of source tokens, T the number of target tokens including `</s>`, and K the number of
-beams.
+In shapes, S is the number of source tokens, T the number of target tokens including `</s>`, and K the number
+of beams.
 """
 
 import base64

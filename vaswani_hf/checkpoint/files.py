@@ -137,7 +137,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class DamagedFileError(ValueError):
-    """Raised if a file of a checkpoint is damaged or missing. `__str__` adds a remedy to the error message."""
+    """Raised if a file of a checkpoint is damaged or missing. `__str__` adds a remedy to the error
+    message.
+    """
 
     def __str__(self) -> str:
         return f"{super().__str__()}; copy or download the file again."

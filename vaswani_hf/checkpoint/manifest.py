@@ -17,7 +17,9 @@ from .files import MANIFEST_FILE, write_whole
 def write_manifest(
     folder: Path, metadata: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None
 ) -> None:
-    """Write the manifest of `files`, by default of all files in the folder. `metadata` are additional entries."""
+    """Write the manifest of `files`, by default of all files in the folder. `metadata` are additional
+    entries.
+    """
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}

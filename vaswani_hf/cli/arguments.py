@@ -120,7 +120,9 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None:
-    """Add one argument for each field. The parsed namespace does not contain the options that are not given."""
+    """Add one argument for each field. The parsed namespace does not contain the options that are not
+    given.
+    """
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for name, field in options.command_line().items():
         is_positional = properties_of(field).get("positional")

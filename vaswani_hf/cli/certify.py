@@ -27,8 +27,8 @@ class CertifyOptions(ModelOptions):
     num_sentences: int = Field(1000, ge=1)
     """the number of sentences to use; the command uses the first sentences of the test set"""
     num_beams: int | None = on_command_line(None, ge=1, group="search")
-    """the number of beams; by default the number in generation_config.json of the checkpoint, or 4 if the file
-    has no number; engines without beam search use greedy search
+    """the number of beams; by default the number in generation_config.json of the checkpoint, or 4 if the
+    file has no number; engines without beam search use greedy search
     """
     formats: list[str] = on_command_line([], metavar="FORMAT")
     """the names of the export formats to measure, such as marian; by default all formats"""

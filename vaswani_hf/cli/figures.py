@@ -21,14 +21,14 @@ class FiguresOptions(PrecisionOptions, ModelOptions):
     num_sentences: int = Field(1000, ge=2)
     """the number of sentences to use; the command uses the first sentences of `--texts` or of the test set"""
     verbs: list[str] = on_command_line([], metavar="WORD:WORD,WORD")
-    """verbs with the words that complete the verb, such as wears:shirt,hat; by default lists of frequent words, if the
-    source language is English or German"""
-    pronouns: list[str] = on_command_line([], metavar="WORD:WORD,WORD")
-    """pronouns with the words to which the pronoun may refer, such as she:woman,girl; by default lists of frequent
+    """verbs with the words that complete the verb, such as wears:shirt,hat; by default lists of frequent
     words, if the source language is English or German"""
+    pronouns: list[str] = on_command_line([], metavar="WORD:WORD,WORD")
+    """pronouns with the words to which the pronoun may refer, such as she:woman,girl; by default lists of
+    frequent words, if the source language is English or German"""
     least_distance: int | None = Field(None, ge=1)
-    """the minimum distance, in words, from a verb to the word that completes the verb; by default 4, or less if fewer
-    than 10 pairs in half of the sentences have this distance"""
+    """the minimum distance, in words, from a verb to the word that completes the verb; by default 4, or less
+    if fewer than 10 pairs in half of the sentences have this distance"""
     text: str | None = on_command_line(None, action=OnlyOnce)
     """the sentence for the pictures that show all attention heads of a layer; by default the first sentence
     with the median number of words"""

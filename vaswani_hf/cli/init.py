@@ -21,8 +21,8 @@ class InitOptions(Options):
     target: list[str] = []
     """text files whose line i is the translation of line i of the source file"""
     pairs: list[str] = []
-    """files of sentence pairs in place of `--source` and `--target`: .jsonl, .json, .csv or .parquet with a column
-    `translation`, or with one column per language"""
+    """files of sentence pairs in place of `--source` and `--target`: .jsonl, .json, .csv or .parquet with a
+    column `translation`, or with one column per language"""
     source_language: str | None = None
     """the language of the source sentences, such as en; by default the ending of the name of the source file,
     such as en for train.en"""

@@ -37,8 +37,8 @@ class CountedRequests:
 
 
 class LineReport:
-    """Context manager that reports on stderr how a command processes the lines of an input: skipped lines, and
-    with `show_progress` also the progress and the speed.
+    """Context manager that reports on stderr how a command processes the lines of an input: skipped lines,
+    and with `show_progress` also the progress and the speed.
 
     `place` is the name of the input in messages. An earlier run has read the first `done` lines of the input.
     An error about a line gets the number of the line.
@@ -58,13 +58,14 @@ class LineReport:
         return self
 
     def show_progress(self, work: str, total: int | None, to_file: bool = False) -> None:
-        """Show a progress bar on a terminal, and print the speed at the end. `total` is the number of all lines
-        of the input, if it is known.
+        """Show a progress bar on a terminal, and print the speed at the end. `total` is the number of all
+        lines of the input, if it is known.
         """
         from tqdm.auto import tqdm
 
         # Show no progress bar if the user types the input in the terminal, or if the command prints the
-        # results to the terminal. With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
+        # results to the terminal. With `disable=None`, tqdm shows no progress bar if stderr is not a
+        # terminal.
         is_typed = total is None and is_terminal(sys.stdin)
         is_read = is_terminal(sys.stdout) and not to_file
         self._bar = tqdm(
@@ -77,7 +78,9 @@ class LineReport:
         )
 
     def add(self, translation: Any) -> None:
-        """Advance the line count and the progress bar by one line. If the line was skipped, print the reason."""
+        """Advance the line count and the progress bar by one line. If the line was skipped, print the
+        reason.
+        """
         self._num_lines += 1
         if self._bar is not None:
             self._bar.update()

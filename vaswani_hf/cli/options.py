@@ -80,8 +80,8 @@ def on_command_line(
 
 
 class OnlyOnce(argparse.Action):
-    """The `argparse.Action` of an option with one value: refuses a second value in place of ignoring the first
-    value.
+    """The `argparse.Action` of an option with one value: refuses a second value in place of ignoring the
+    first value.
     """
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:

@@ -27,13 +27,13 @@ class PushOptions(CodeOptions):
     license: str | None = None
     """the licence of the model for the model card, as an identifier of the Hub such as cc-by-4.0"""
     base_model: str | None = None
-    """the repository of the model that the training started from, or of the model that was exported; the model
-    card names this repository"""
+    """the repository of the model that the training started from, or of the model that was exported; the
+    model card names this repository"""
     space: str | None = None
     """also create or update a Space, as user/name, with a page on which people try the model"""
     space_sdk: Literal["gradio", "static"] | None = None
-    """the SDK of the Space; gradio runs the model in Python on a machine of the Hub and is the default; static is the
-    page of `vaswani export --format html`, which runs the model in the browser
+    """the SDK of the Space; gradio runs the model in Python on a machine of the Hub and is the default;
+    static is the page of `vaswani export --format html`, which runs the model in the browser
     """
 
     @model_validator(mode="after")

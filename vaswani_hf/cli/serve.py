@@ -49,8 +49,8 @@ class ServeOptions(SearchOptions, InferenceOptions, EngineOptions, CodeOptions, 
     """the name of a glossary in requests, and the file of the glossary; each line has a source term, a tab
     and a target term"""
     language_check: Literal["pass", "refuse"] | None = None
-    """what to do with a text that is not in the source language: pass returns the text itself, refuse returns an
-    error; needs the library py3langid"""
+    """what to do with a text that is not in the source language: pass returns the text itself, refuse returns
+    an error; needs the library py3langid"""
     split_sentences: bool = on_command_line(True, group="search")
     """translate texts sentence by sentence"""
     # The default is True because of the measurements in scripts/benchmarks/repetition_guard.md.

@@ -189,7 +189,9 @@ def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
 
 @contextmanager
 def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int]]:
-    """Yield the output file or standard output, and the number of complete lines that an earlier run wrote."""
+    """Yield the output file or standard output, and the number of complete lines that an earlier run
+    wrote.
+    """
     if options.output is None:
         yield standard_output(), 0
         return

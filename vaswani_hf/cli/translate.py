@@ -53,12 +53,14 @@ class TranslateOptions(SearchOptions, LanguageOptions, EngineOptions, TextOption
     seed: int | None = translation_option("seed")
     input_format: Literal["text", "json", "html", "markdown", "srt", "po", "template"] = "text"
     """the format of the input; with json, each line is an object such as {"text": …, "target_prefix": …,
-    "must_contain": [phrase, …]}; html, markdown, srt (subtitles) and po (gettext) are documents whose markup stays
-    as it is, and template is plain text whose placeholders, such as {name}, stay as they are"""
+    "must_contain": [phrase, …]}; html, markdown, srt (subtitles) and po (gettext) are documents whose markup
+    stays as it is, and template is plain text whose placeholders, such as {name}, stay as they are
+    """
     language_check: Literal["pass", "refuse"] | None = None
     """what to do with a text that is not in the source language that the checkpoint records: pass copies the
-    text, refuse treats the text as an invalid line, so that the command ends with an error or, with --on_error
-    skip, leaves the text untranslated; needs the library py3langid"""
+    text, refuse treats the text as an invalid line, so that the command ends with an error or, with
+    --on_error skip, leaves the text untranslated; needs the library py3langid
+    """
     stream: bool = False
     """translate with greedy search, and print each word as soon as the search has found the word"""
 

@@ -49,7 +49,9 @@ def _rows(
 
 
 def sample_ids(config: PreTrainedConfig) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the source ids and the target ids of `sample_batch`, without padding and without start tokens."""
+    """Return the source ids and the target ids of `sample_batch`, without padding and without start
+    tokens.
+    """
     batch = sample_batch(config)
     source_ids = _without_padding(batch["input_ids"], batch["attention_mask"])
     target_ids = _without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])

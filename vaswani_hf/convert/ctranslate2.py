@@ -117,7 +117,9 @@ class VaswaniLoader(BartLoader):
 def to_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: str | Path, quantization: str | None = None
 ) -> None:
-    """Write a CTranslate2 model with its tokenizers. Convert a copy, because quantizing changes the weights."""
+    """Write a CTranslate2 model with its tokenizers. Convert a copy, because quantizing changes the
+    weights.
+    """
     with TemporaryDirectory() as checkpoint:
         model.save_pretrained(checkpoint)
         save_tokenizers(*tokenizers, checkpoint)

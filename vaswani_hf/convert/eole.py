@@ -128,7 +128,9 @@ NAMES = WeightNames(
 
 
 def recognise_eole(path: Path) -> bool:
-    """Return True if a folder contains vocab.json, and a config.json that describes a model with a decoder."""
+    """Return True if a folder contains vocab.json, and a config.json that describes a model with a
+    decoder.
+    """
     if not (path / CONFIG_FILE).is_file() or not (path / _VOCABULARY_FILE).is_file():
         return False
     model = read_json_object(path, CONFIG_FILE, path).get("model")

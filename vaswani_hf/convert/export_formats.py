@@ -61,7 +61,9 @@ def needs_end_token(config: VaswaniConfig) -> str | None:
 
 
 class NotExpressibleError(InvalidValueError):
-    """Raised if the chosen format cannot express a part of a checkpoint, such as its config or its tokenizer."""
+    """Raised if the chosen format cannot express a part of a checkpoint, such as its config or its
+    tokenizer.
+    """
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,9 @@ def page_text_rules() -> dict[str, Any]:
 
 
 def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Return the settings of a tokenizer. Raise an error if `tokenizer.mjs` does not implement the tokenizer."""
+    """Return the settings of a tokenizer. Raise an error if `tokenizer.mjs` does not implement the
+    tokenizer.
+    """
     if is_tree_tokenizer(tokenizer):
         raise NotExpressibleError(
             f"The target tokenizer makes parse trees, which {_TITLE} cannot express: the page generates only "

@@ -120,7 +120,8 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
         **weight_fields(
             own,
             _TITLE,
-            # If `tied_embeddings` is true, the target embedding in the file is a copy of the source embedding.
+            # If `tied_embeddings` is true, the target embedding in the file is a copy of the source
+            # embedding.
             is_shared=bool(model.get("tied_embeddings")),
             is_tied=bool(model.get("tied_softmax")),
         ),

@@ -315,7 +315,9 @@ def _plain_name(name: str) -> str:
 
 
 def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
-    """Return the weights with the names of this package, and the variable `target_space_embedding` (or None)."""
+    """Return the weights with the names of this package, and the variable `target_space_embedding` (or
+    None).
+    """
     state = {}
     shards: dict[str, dict[int, torch.Tensor]] = {}
     target_spaces = None

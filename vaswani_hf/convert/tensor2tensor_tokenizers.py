@@ -6,7 +6,8 @@ The class `SubwordTextEncoder` of tensor2tensor encodes a text in four steps:
 1. Split the text at each boundary between an alphanumeric character (letter or digit) and another character.
    Remove each part that is a single space, except the first and the last part of the text.
 2. Write a backslash as two backslashes, and an underscore as a backslash and the letter u. Write each
-   character that occurs in no token of the vocabulary as its decimal code between a backslash and a semicolon.
+   character that occurs in no token of the vocabulary as its decimal code between a backslash and a
+   semicolon.
 3. Append an underscore to each part.
 4. Split each part of the text into tokens, from left to right. The next token is the longest token of the
    vocabulary at the beginning of the remaining characters.
@@ -32,8 +33,8 @@ _BETWEEN_CHARACTERS, _END_OF_PART, _BACKSLASH = "\x01", "\x02", "\x03"
 _ALPHANUMERIC = r"[\p{L}\p{N}]"
 _OTHER = r"[^\p{L}\p{N}]"
 _ESCAPING_CHARACTERS = "\\_u;0123456789"
-# tensor2tensor decodes an invalid character code as "〓" (U+3013). The imported tokenizer replaces a character
-# that is not defined in Unicode by `\12307;`, the escape sequence of "〓".
+# tensor2tensor decodes an invalid character code as "〓" (U+3013). The imported tokenizer replaces a
+# character that is not defined in Unicode by `\12307;`, the escape sequence of "〓".
 _UNDEFINED = 0x3013
 # The Unicode categories of characters that texts do not contain: not assigned, private use, and surrogates.
 _NEVER_IN_TEXTS = ("Cn", "Co", "Cs")

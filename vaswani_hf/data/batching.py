@@ -70,7 +70,9 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         seed: int,
         pairs_of: Callable[[int], np.ndarray] | None = None,
     ):
-        """With corpus weights, `pairs_of(epoch)` returns the indices [P] of the sentence pairs in an epoch."""
+        """With corpus weights, `pairs_of(epoch)` returns the indices [P] of the sentence pairs in an
+        epoch.
+        """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
         self._pairs_of = pairs_of

@@ -46,7 +46,9 @@ def read_lines(path: Any) -> Iterator[str]:
 
 
 def decode_line(line: bytes, number: int, place: str) -> str:
-    """Decode a line of UTF-8. The error message contains the line number and `place`, the name of the file."""
+    """Decode a line of UTF-8. The error message contains the line number and `place`, the name of the
+    file.
+    """
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,4 +1,6 @@
-"""Loads the training, validation and test split of a run, and refuses splits without usable sentence pairs."""
+"""Loads the training, validation and test split of a run, and refuses splits without usable sentence
+pairs.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator

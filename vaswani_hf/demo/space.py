@@ -1,7 +1,8 @@
 """Creates a Space on the Hub. The Space shows a page that translates texts with a model.
 
-A Space with the SDK "gradio" runs the model in Python, and shows the page of `vaswani demo`. A Space with the SDK
-"static" has the page of `vaswani export --format html`, which runs the model in the browser of the reader.
+A Space with the SDK "gradio" runs the model in Python, and shows the page of `vaswani demo`. A Space with the
+SDK "static" has the page of `vaswani export --format html`, which runs the model in the browser of the
+reader.
 """
 
 import json

@@ -46,8 +46,8 @@ class Score(JsonObject):
     """The BLEU, chrF or COMET of a system. The field `score` of COMET is the mean of all sentences.
 
     Attributes:
-        confidence_interval: The 95 % confidence interval. None for fewer than `FEWEST_SENTENCES` sentences. Not
-            set for COMET.
+        confidence_interval: The 95 % confidence interval. None for fewer than `FEWEST_SENTENCES` sentences.
+            Not set for COMET.
         p_bootstrap: The p-value (from 0 to 1) that the bootstrap computes for the difference from the
             baseline. None if fewer than `FEWEST_SENTENCES` translations differ from the baseline. Not set for
             the baseline, for COMET, or for a range of source lengths.
@@ -259,8 +259,8 @@ def _tested_scores(
         if name not in testable:
             score.p_bootstrap = score.p_randomization = None
         elif math.isclose(score.score, scores[baseline].score, abs_tol=1e-9):
-            # For example, if all scores are 0, sacreBLEU would report p = 0.001, because sacreBLEU counts only
-            # samples with a difference above the observed difference.
+            # For example, if all scores are 0, sacreBLEU would report p = 0.001, because sacreBLEU counts
+            # only samples with a difference above the observed difference.
             score.p_bootstrap = score.p_randomization = 1.0
         else:
             score.p_bootstrap = float(bootstrap[name].p_value)

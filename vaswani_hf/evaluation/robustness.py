@@ -72,7 +72,9 @@ def score_robustness(
     scoring: Mapping[str, Any],
     recipe_note: str | None = None,
 ) -> Report:
-    """Score systems on a test set and its changed copies. `scoring` contains options of `score_translations`."""
+    """Score systems on a test set and its changed copies. `scoring` contains options of
+    `score_translations`.
+    """
     test_sets = perturbed_test_sets(*test_set)
     rows = [
         SystemRobustness(system=system.name, scores=_scores_of(system, test_sets, scoring))

@@ -1,4 +1,6 @@
-"""Defines `translate_markup`, which translates a document (HTML, Markdown, SubRip or gettext) or a template."""
+"""Defines `translate_markup`, which translates a document (HTML, Markdown, SubRip or gettext) or a
+template.
+"""
 
 import re
 from collections.abc import Callable

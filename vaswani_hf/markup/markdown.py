@@ -20,7 +20,8 @@ from .pieces import Passage, Piece, plain_atom, tag_piece
 _FRONT_MATTER = re.compile(
     r"\A(?:---[ \t]*\n(?=\S).*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\n.*?\n\+\+\+)[ \t]*(?:\n|\Z)", re.DOTALL
 )
-# Matches the check box at the beginning of an item in a task list, and the mark of an alert, such as `[!NOTE]`.
+# Matches the check box at the beginning of an item in a task list, and the mark of an alert, such as
+# `[!NOTE]`.
 _TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")
 # Matches formulas such as `$x$` and `$$x$$`, but neither `$5 and $6` nor `${a}-${b}`.
 _MATH = re.compile(r"\$\$.+?\$\$|(?<!\w)\$(?![\s{])[^$\n]*?(?<!\s)\$(?![\w{])", re.DOTALL)
@@ -64,7 +65,9 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """Replaces a part of a line by `text`, and removes the lines `removed`. `text` can contain line breaks."""
+    """Replaces a part of a line by `text`, and removes the lines `removed`. `text` can contain line
+    breaks.
+    """
 
     part: _LinePart
     text: str
@@ -297,7 +300,9 @@ class _InlineReader:
         return pieces if self._position == len(self._content) else None
 
     def _read(self, token: Any) -> tuple[str, list[Piece]] | None:
-        """Return the Markdown source and the pieces of a token, or None if the type of the token is unknown."""
+        """Return the Markdown source and the pieces of a token, or None if the type of the token is
+        unknown.
+        """
         name = token.type.removesuffix("_open").removesuffix("_close")
         match token.type:
             case "text":

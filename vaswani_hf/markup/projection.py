@@ -135,9 +135,8 @@ class _Projection:
         First, place the pairs for which `_aligned_range` finds a range in each of their sentences. A pair
         without sibling pairs is also placed if a range is missing: in a sentence without range, the pair
         encloses the whole translated sentence inside `parent`. Then place each remaining pair around one
-        target word outside of all placed pairs. An empty pair encloses no word. If no such target word is
-        left, a pair also encloses no word. If there is no such word, or if the pair has no source text, the
-        pair encloses nothing, and is placed like a single tag.
+        target word outside of all placed pairs. If no such target word is left, or if the pair has no source
+        text, the pair encloses no word, and is placed like a single tag.
         """
         # The indices of the target units inside `parent` that no placed pair encloses.
         free = set(range(parent.start, parent.end)) if pairs else set()
@@ -230,7 +229,9 @@ class _Projection:
         return best
 
     def place_other_nodes(self, parent: Node, pairs: Sequence[Node]) -> None:
-        """Set `start` and `end` of the children of `parent` that are not in `pairs`: single tags and atoms."""
+        """Set `start` and `end` of the children of `parent` that are not in `pairs`: single tags and
+        atoms.
+        """
         last_tag = parent.start
         for child in parent.children:
             if child.kind == "pair":

@@ -94,7 +94,9 @@ class _Writer:
         return before, after
 
     def _is_after_atom(self, node: Node) -> bool:
-        """Return True if an atom was written last, and the source has no `Unit` between the atom and `node`."""
+        """Return True if an atom was written last, and the source has no `Unit` between the atom and
+        `node`.
+        """
         last = self._last_node
         return last is not None and last.kind == "atom" and last.source_start == node.source_start
 

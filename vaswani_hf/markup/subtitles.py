@@ -52,7 +52,9 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
 
 
 def _in_lines(text: str, number: int) -> str:
-    """Divide a text into the given number of lines of similar lengths, by replacing spaces with line breaks."""
+    """Divide a text into the given number of lines of similar lengths, by replacing spaces with line
+    breaks.
+    """
     for line in range(1, number):
         spaces = [match.start() for match in _SPACE.finditer(text) if match["space"]]
         if not spaces:

@@ -140,7 +140,9 @@ class VaswaniAttention(nn.Module):
 
     @property
     def implementation(self) -> str:
-        """The attention implementation of the config, or "eager" if no fused kernel can compute the scores."""
+        """The attention implementation of the config, or "eager" if no fused kernel can compute the
+        scores.
+        """
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

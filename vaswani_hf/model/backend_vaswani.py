@@ -12,8 +12,8 @@ This file is saved with every checkpoint, because the translation pipeline of th
 `PyTorchBackend`.
 
 In tensor shapes, B is the number of segments of a batch, S the source length, T the target length (both in
-tokens), R the number of translations of a segment, N the number of decoder layers and V the size of the target
-vocabulary.
+tokens), R the number of translations of a segment, N the number of decoder layers and V the size of the
+target vocabulary.
 """
 
 import math

@@ -32,7 +32,9 @@ def exists(scores: Any) -> Any:
 
 
 def rank_ended_last(scores: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
-    """Lower the scores [N, C] of ended candidates, so that the search prefers candidates that have not ended."""
+    """Lower the scores [N, C] of ended candidates, so that the search prefers candidates that have not
+    ended.
+    """
     return scores + ended * EMPTY_SCORE
 
 

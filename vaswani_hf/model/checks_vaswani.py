@@ -1,8 +1,8 @@
 """Rules for the values of options and config fields, and other functions that check input from users.
 
-A `Rule` decides whether a value is possible, and describes the possible values in error messages. Each option
-in inputs_vaswani and each field of `VaswaniConfig` has a rule. The recipe and the command line check their
-values with the same rules, see `checked_by` in settings/base.py.
+A `Rule` decides whether a value is possible, and describes the possible values in error messages. `rule_of`
+returns the rule of an option in inputs_vaswani or of a field of `VaswaniConfig`. The recipe and the command
+line check their values with the same rules, see `checked_by` in settings/base.py.
 
 This file imports neither torch nor transformers, because the command `vaswani` reads its arguments before the
 slow import of torch and transformers.

@@ -41,7 +41,9 @@ class ConstraintAssigner:
         self.backend = backend
 
     def assign(self, segments: list[Segment], request: Request) -> None:
-        """Assign the target prefix of a text to its first segment, and each required phrase to one segment."""
+        """Assign the target prefix of a text to its first segment, and each required phrase to one
+        segment.
+        """
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].prefix_text = request.target_prefix
         if not request.must_contain:

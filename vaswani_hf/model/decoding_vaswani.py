@@ -18,7 +18,6 @@ tokens so far. M is the number of cached tokens in a `TreeKVCache`. H is the num
 width and V the size of the target vocabulary.
 """
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -426,8 +425,8 @@ class TreeAttentionDecoder:
             # Compute the encodings of many positions in advance, because computing sinusoids at each step
             # takes long. For learned positions, stop at the end of the table, because `position_states`
             # raises an error for later positions.
-            longest = getattr(self.decoder.embed_positions, "num_embeddings", math.inf)
-            size = max(self.num_read, min(2 * self.num_read + 62, longest))
+            longest = self.decoder.config.num_positions
+            size = int(max(self.num_read, min(2 * self.num_read + 62, longest)))
             self.encodings = self.decoder.position_states(torch.arange(size, device=positions.device))
         return self.encodings[positions]
 

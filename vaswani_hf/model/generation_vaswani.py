@@ -5,14 +5,15 @@ A call of `generate` has the following steps:
 1. `VaswaniGeneration.generate` completes the settings and the inputs of the call, and sets a length limit for
    each sentence.
 2. `_uses_own_search` chooses the search. This package runs beam search and plain greedy search. transformers
-   runs all other decoding methods, for example sampling. transformers also runs greedy search with a
-   streamer, logits processors, stopping criteria or `return_dict_in_generate`.
+   runs all other decoding methods, for example sampling with one beam. transformers also runs greedy search
+   with a streamer or `return_dict_in_generate`.
 3. `_run_own_search` or `_run_search_of_transformers` calls `generate` of transformers. For the search of this
    package, `_run_own_search` passes a `SearchMethod` of search_method_vaswani as `custom_generate`.
 4. `generate` of transformers creates the logits processors and the stopping criteria, and calls the methods
    that this file overrides, such as `_expand_inputs_for_generation`.
 5. `generate` of transformers calls the `SearchMethod` or a decoding method of transformers. `SearchMethod`
-   runs `BeamSearch` of beam_search_vaswani.
+   runs `BeamSearch` of beam_search_vaswani. For greedy search with logits processors or stopping criteria,
+   `SearchMethod` runs the greedy search of transformers.
 
 This package adds settings to the settings of transformers. Each of the following settings can be an argument
 of `generate` or a field of `generation_config`:
@@ -287,6 +288,11 @@ class VaswaniGeneration(GenerationMixin):
                     f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove "
                     f"`{name}`."
                 )
+        if mode != GenerationMode.GREEDY_SEARCH and strategies.given:
+            raise InvalidValueError(
+                f"{strategies.given[0]} needs greedy or beam search, but other arguments or settings select "
+                f"the decoding method {mode.value!r} of transformers; remove these arguments or settings."
+            )
         if mode != GenerationMode.GREEDY_SEARCH or has_streamer:
             return False
         return bool(strategies.given) or not config.return_dict_in_generate

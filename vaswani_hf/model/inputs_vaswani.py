@@ -14,7 +14,8 @@ for `generate`. Each field has a type, a default and metadata:
 
 The options of the command line, of `Translator` and of the pipeline, the section `decoding` of a recipe, and
 the tables of options in the manual, all come from these dataclass fields. To add an option, add a field and
-the code that uses the option.
+the code that uses the option. If a command has the option, also add a line with `translation_option` to the
+options class of the command.
 
 This file imports neither torch nor transformers, because the command `vaswani` reads its arguments before the
 slow import of torch and transformers.
@@ -106,8 +107,8 @@ class SearchSettings:
     line. A call of the CTranslate2 backend accepts only the settings in `SearchSettings`. A model card lists
     only the settings in `SearchSettings`.
 
-    `generate` also accepts all other settings of transformers. The file precedence_vaswani describes the value
-    of a setting that a call does not pass.
+    `generate` also accepts all other settings of transformers. The file precedence_vaswani describes the
+    value of a setting that a call does not pass.
 
     Example:
         >>> SearchSettings(num_beams=4).length_penalty

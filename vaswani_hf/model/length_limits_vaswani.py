@@ -16,7 +16,9 @@ LENGTH_SETTINGS = ("max_new_tokens", "max_length", "max_length_a", "max_length_b
 
 
 class DefaultLimit(NamedTuple):
-    """The length limit if no setting limits the length: `a` new tokens per source token, plus `b` new tokens."""
+    """The length limit if no setting limits the length: `a` new tokens per source token, plus `b` new
+    tokens.
+    """
 
     a: int
     b: int

@@ -19,7 +19,9 @@ from .search_errors_vaswani import NotFiniteError, NoTranslationError, forbiddin
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each translation at its length limit. The length limits `lengths` [B] int64 include the prompts."""
+    """Ends each translation at its length limit. The length limits `lengths` [B] int64 include the
+    prompts.
+    """
 
     # transformers pads finished rows only if a stopping criterion has the attribute `eos_token_id`.
     eos_token_id = None

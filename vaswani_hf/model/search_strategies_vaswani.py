@@ -57,7 +57,9 @@ class SearchStrategies:
 
     @property
     def given(self) -> list[str]:
-        """For error messages: the names of the given arguments that only the search of this package supports."""
+        """For error messages: the names of the given arguments that only the search of this package
+        supports.
+        """
         names = ["`ensemble`"] if self.ensemble else []
         if self.must_contain is not None:
             names.append("`must_contain`")

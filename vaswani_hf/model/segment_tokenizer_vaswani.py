@@ -31,8 +31,8 @@ class SegmentTokenizer:
         self.first_ids = {*self.tags.values(), *self.languages.values()}
 
     def tag_of(self, text: str) -> str:
-        """Return the tag at the beginning of a text, such as ">>en<<", or an empty str. White space before the
-        tag is ignored.
+        """Return the tag at the beginning of a text, such as ">>en<<", or an empty str. White space before
+        the tag is ignored.
         """
         tag = TAG.match(text.lstrip())
         return tag[0] if tag and tag[0] in self.tags else ""

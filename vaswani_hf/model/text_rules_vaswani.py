@@ -413,7 +413,9 @@ def _most_repeats(source: str) -> int:
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each n, yield n and the largest number of consecutive occurrences of the same n-gram in `symbols`."""
+    """For each n, yield n and the largest number of consecutive occurrences of the same n-gram in
+    `symbols`.
+    """
     for length in range(1, min(len(symbols) // 2, LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))
         yield length, 1 + max(map(len, is_same.split(b"\0"))) // length

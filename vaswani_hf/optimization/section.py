@@ -218,7 +218,9 @@ class TrainingSettings(_EntryKeys):
                 )
 
     def _check_regularizers(self) -> None:
-        """Raise an error if two regularisers are on, or if the section has keys of a regulariser that is off."""
+        """Raise an error if two regularisers are on, or if the section has keys of a regulariser that is
+        off.
+        """
         selected = regularizer_of(self)
         for entry in REGULARIZERS.values():
             strength = getattr(self, entry.strength, 0)

@@ -85,7 +85,9 @@ def draw_schedule(
 
 
 def draw_targets(smoothing: float, form: str) -> Picture:
-    """Draw label-smoothed targets, and the loss as a function of the reference token's predicted probability."""
+    """Draw label-smoothed targets, and the loss as a function of the reference token's predicted
+    probability.
+    """
     figure = new_figure(8.5, 3.6)
     left, right = figure.subplots(1, 2)
     gold, other = target_probabilities(_SHOWN_SMOOTHING, form, _NUM_CLASSES)

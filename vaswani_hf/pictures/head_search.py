@@ -126,7 +126,9 @@ def best_heads(occurrences: Sequence[Occurrence], number: int) -> list[Head]:
 
 
 def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, float]:
-    """For one head, return the means of `weights`, `is_largest` and `same_distance` over all `occurrences`."""
+    """For one head, return the means of `weights`, `is_largest` and `same_distance` over all
+    `occurrences`.
+    """
     return {
         "layer": head.layer + 1,
         "head": head.head + 1,

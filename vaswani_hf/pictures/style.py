@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The colours of Okabe and Ito 2008, which people with any colour vision can tell apart. Lines of one plot also
-# differ in `LINE_STYLES`, so that a grey print shows the difference.
+# The colours of Okabe and Ito 2008, which people with any colour vision can tell apart. Lines of one plot
+# also differ in `LINE_STYLES`, so that a grey print shows the difference.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 LINE_STYLES = ("-", "--", ":", "-.")
-# The lightness of these colour maps changes steadily with the value, so that a grey print keeps the order of the values.
+# The lightness of these colour maps changes steadily with the value, so that a grey print keeps the order of
+# the values.
 WEIGHT_MAP = "Blues"
 SIGNED_MAP = "cividis"
 # A line of a caption has at most this number of characters for each inch of the picture's width.
@@ -72,7 +73,9 @@ def label_ticks(axes: "Axes", columns: Iterable[str], rows: Iterable[str], size:
 
 
 def literal(text: str) -> str:
-    """Remove surrounding spaces, and escape dollar signs, so that matplotlib draws a dollar sign and not a formula."""
+    """Remove surrounding spaces, and escape dollar signs, so that matplotlib draws a dollar sign and not a
+    formula.
+    """
     return text.strip().replace("$", r"\$")
 
 

@@ -1,6 +1,6 @@
-"""Reads and formats certificate.json, the certificate of a checkpoint. A certificate shows how much the outputs
-of exported models differ from the outputs of the checkpoint. The code that measures the differences is in
-`convert/certify.py`.
+"""Reads and formats certificate.json, the certificate of a checkpoint. A certificate shows how much the
+outputs of exported models differ from the outputs of the checkpoint. The code that measures the differences
+is in `convert/certify.py`.
 """
 
 import json

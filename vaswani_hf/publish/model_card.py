@@ -218,7 +218,9 @@ def pipeline_of(folder: Path) -> str | None:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """Return the Hub repositories, as user/name without `@revision`, of the models that a run started from."""
+    """Return the Hub repositories, as user/name without `@revision`, of the models that a run started
+    from.
+    """
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:
         return names[0]

@@ -52,8 +52,8 @@ def load_recipe(
         Recipe: The recipe. The class of the recipe depends on the task of the recipe.
 
     Raises:
-        ValueError: If the file cannot be read, a key is unknown, or a value is not permitted. The error message
-            is one sentence.
+        ValueError: If the file cannot be read, a key is unknown, or a value is not permitted. The error
+            message is one sentence.
     """
     content = _read_with_bases(find_recipe(path))
     for name, value in parse_overrides(overrides or []).items():
@@ -88,7 +88,9 @@ def _read_with_bases(path: Path) -> RecipeContent:
 
 
 def _read_file(path: Path, extending: Path | None = None) -> RecipeContent:
-    """Return the content of one recipe file. `extending` is the recipe file that extends this file, or None."""
+    """Return the content of one recipe file. `extending` is the recipe file that extends this file, or
+    None.
+    """
     content = read_mapping(path, extending)
     for section in SECTIONS:
         # YAML reads a section without keys as null.

@@ -99,7 +99,9 @@ def _answer(
 
 
 def _short_message(error: Exception) -> str:
-    """Return the message. Truncate a long message, because the message can contain a value from the client."""
+    """Return the message. Truncate a long message, because the message can contain a value from the
+    client.
+    """
     message = str(error)
     return message if len(message) <= MOST_SHOWN else f"{message[:MOST_SHOWN]} …"
 
@@ -144,7 +146,9 @@ def _internal_error(error: Exception) -> HTTPException:
 def _streamed_answer(
     service: Service, parsed: ApiRequest, direction: Direction, wanted: Wanted
 ) -> StreamingResponse:
-    """Send each part of a translation as a server-sent event, and then the complete answer as the last event."""
+    """Send each part of a translation as a server-sent event, and then the complete answer as the last
+    event.
+    """
     loop = asyncio.get_running_loop()
     parts: asyncio.Queue[str | None] = asyncio.Queue()
 

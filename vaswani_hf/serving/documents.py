@@ -15,9 +15,9 @@ _TRANSLATE = {"html": translate_html_documents, "template": translate_templates}
 
 
 class DocumentsJob:
-    """A request to translate documents. `format` is "html" or "template". `submit` puts sentences into the queue, to be translated with
-    the option `return_alignments`. `future` receives a list with one `Translation` for each document. The
-    service cancels `future` if the client closes the connection.
+    """A request to translate documents. `format` is "html" or "template". `submit` puts sentences into the
+    queue, to be translated with the option `return_alignments`. `future` receives a list with one
+    `Translation` for each document. The service cancels `future` if the client closes the connection.
     """
 
     def __init__(self, format: str, documents: Sequence[str], submit: Callable[[Sequence[str]], Job]):

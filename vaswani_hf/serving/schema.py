@@ -195,8 +195,8 @@ class TranslationsRequest(RequestSettings):
     must_contain: list[str] = Field([], max_length=20)
     """the phrases that each translation must contain"""
     format: TextFormat = "text"
-    """with html, the texts are HTML documents whose tags stay as they are; with template, placeholders such as
-    {name} and tags stay as they are
+    """with html, the texts are HTML documents whose tags stay as they are; with template, placeholders such
+    as {name} and tags stay as they are
     """
 
     @model_validator(mode="after")

@@ -135,8 +135,8 @@ def explain_invalid(error: ValidationError, values: Any, prefix: str = "") -> st
     for found in error.errors(include_url=False):
         errors_by_place.setdefault(_place_of(found, values), []).append(found)
     first_place = next(iter(errors_by_place))
-    # Explain an error inside a list or mapping rather than an error about the whole value, because the message
-    # then names the invalid entry.
+    # Explain an error inside a list or mapping rather than an error about the whole value, because the
+    # message then names the invalid entry.
     inner_places = [
         place for place in errors_by_place if place.startswith((f"{first_place}[", f"{first_place}."))
     ]

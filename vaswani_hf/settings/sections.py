@@ -97,7 +97,9 @@ class ModelSettings(Settings):
         return {name: getattr(self, name) for name in MODEL_KEYS if name in self.model_fields_set}
 
     def make_config(self, **vocabulary: Any) -> VaswaniConfig:
-        """Return the config. `vocabulary` contains the config fields whose values come from the tokenizers."""
+        """Return the config. `vocabulary` contains the config fields whose values come from the
+        tokenizers.
+        """
         fields = {**self.config_fields(), **vocabulary}
         start = "pad_token_id" if fields.get("zero_start_embedding") else "bos_token_id"
         return VaswaniConfig(
@@ -233,7 +235,9 @@ DecodingSettings = _with_search_settings()
 
 
 class NoDecoding(Settings):
-    """The section `decoding` of a task without a search, such as language modelling. The section has no keys."""
+    """The section `decoding` of a task without a search, such as language modelling. The section has no
+    keys.
+    """
 
     max_length: ClassVar[None] = None
 

@@ -165,7 +165,9 @@ class Task(ABC):
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        """Convert the tokenizers of another model. Raise a ValueError if the task cannot use the tokenizers."""
+        """Convert the tokenizers of another model. Raise a ValueError if the task cannot use the
+        tokenizers.
+        """
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
         """Return the names of the validation scores except the loss. The training curve shows the score whose

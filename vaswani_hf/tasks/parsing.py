@@ -1,4 +1,6 @@
-"""Constituency parsing (Section 6.3 of the paper): the model translates a sentence into its linearised tree."""
+"""Constituency parsing (Section 6.3 of the paper): the model translates a sentence into its linearised
+tree.
+"""
 
 import os
 from collections import Counter

@@ -105,8 +105,8 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
 def training_pairs(
     data: TranslationData, seed: int, metadata: dict[str, Any] | None
 ) -> tuple[Any, str | None]:
-    """Return the training pairs of a recipe, and the commit of the dataset. `metadata` is the value of the key
-    `distillation` in the output file of an interrupted run, or None.
+    """Return the training pairs of a recipe, and the commit of the dataset. `metadata` is the value of the
+    key `distillation` in the output file of an interrupted run, or None.
     """
     earlier = None
     if metadata is not None:

@@ -35,7 +35,9 @@ def loss_function(
 
 @dataclass(frozen=True)
 class BatchShape:
-    """The shape of a batch without padding: the number of pairs, and the source and target lengths in tokens."""
+    """The shape of a batch without padding: the number of pairs, and the source and target lengths in
+    tokens.
+    """
 
     rows: int
     source_length: int

@@ -1,5 +1,5 @@
-"""Creates the model that a recipe describes, prepares the model for training, counts its parameters, and warns
-if the model or its vocabulary is too large for the corpus.
+"""Creates the model that a recipe describes, prepares the model for training, counts its parameters, and
+warns if the model or its vocabulary is too large for the corpus.
 """
 
 from collections import Counter
@@ -115,7 +115,9 @@ def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
 
 @dataclass(frozen=True, kw_only=True)
 class StackParameters:
-    """The number of parameters in all layers of an encoder or decoder: in total, and for each kind of module."""
+    """The number of parameters in all layers of an encoder or decoder: in total, and for each kind of
+    module.
+    """
 
     total: int
     attention: int
@@ -125,7 +127,9 @@ class StackParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The numbers of parameters. A tied parameter counts once. `embeddings` includes the output projection."""
+    """The numbers of parameters. A tied parameter counts once. `embeddings` includes the output
+    projection.
+    """
 
     total: int
     embeddings: int

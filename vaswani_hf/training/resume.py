@@ -114,9 +114,9 @@ def check_earlier_run(
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest undamaged checkpoint of a run, or None if the run has no checkpoints. Print a line for
-    each damaged checkpoint that is newer than the returned checkpoint. Raise an error if all checkpoints are
-    damaged.
+    """Return the newest undamaged checkpoint of a run, or None if the run has no checkpoints. Print a line
+    for each damaged checkpoint that is newer than the returned checkpoint. Raise an error if all checkpoints
+    are damaged.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):

@@ -7,9 +7,9 @@ training/, except ablation.py, ablation_comparison.py and plan.py, receive only 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/base.py, then
 data/corpus.py (text -> token ids), data/batching.py and batches.py (token ids -> batches), loop.py and
 trainer.py (training steps) and model/modeling_vaswani.py. To understand how a model is trained, you need not
-read resume.py (earlier runs), recipe_model.py (the model before training), initialization.py (weights of other
-models), finished.py and run_results.py (the end of a run), stopping.py and processes.py (signals, several
-processes).
+read resume.py (earlier runs), recipe_model.py (the model before training), initialization.py (weights of
+other models), finished.py and run_results.py (the end of a run), stopping.py and processes.py (signals,
+several processes).
 """
 
 import contextlib

@@ -40,8 +40,8 @@ LONGEST_EXAMPLE = 200
 
 
 def say_counts_of_corpus(corpus: Corpus) -> None:
-    """Print the numbers of kept and removed pairs. If the corpora have weights, also print the number of pairs
-    from each corpus.
+    """Print the numbers of kept and removed pairs. If the corpora have weights, also print the number of
+    pairs from each corpus.
     """
     for split, report in corpus.reports.items():
         if report.read:

@@ -2,8 +2,8 @@
 
 run.py builds the trainer. batches.py creates the batches. For each batch, `training_step` computes the loss
 and the gradients with `compute_loss`. `compute_loss` calls `forward` of the model
-(model/modeling_vaswani.py), and `forward` returns the loss. losses.py collects the losses of a step, validation.py computes the validation scores, and
-checkpoints.py writes the checkpoints.
+(model/modeling_vaswani.py), and `forward` returns the loss. losses.py collects the losses of a step,
+validation.py computes the validation scores, and checkpoints.py writes the checkpoints.
 """
 
 import dataclasses
@@ -190,7 +190,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
     # 2. Checkpoints
 
     def _save_checkpoint(self, model, trial) -> None:
-        """Save a checkpoint into a staging folder, and move the complete checkpoint into the output folder."""
+        """Save a checkpoint into a staging folder, and move the complete checkpoint into the output
+        folder.
+        """
         save = super()._save_checkpoint
         with staging_checkpoint(self.args, self.processes, self.stop) as folder:
             # All processes call `save`, because each process writes the state of its random generators.
@@ -265,7 +267,9 @@ def training_arguments(
     validates: bool,
     publishing: PublishingSettings | None = None,
 ) -> Seq2SeqTrainingArguments:
-    """Convert the sections `training` and `publishing` of a recipe to the arguments of transformers' Trainer."""
+    """Convert the sections `training` and `publishing` of a recipe to the arguments of transformers'
+    Trainer.
+    """
     publishing = publishing or PublishingSettings()
     arguments = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
     for name in publishing.trackio:

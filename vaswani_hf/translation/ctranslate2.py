@@ -420,7 +420,9 @@ class CTranslate2Backend:
     def _may_improve(
         self, hypotheses: list[tuple[Hypothesis, float]], sentence: _Sentence, config: SearchSettings
     ) -> bool:
-        """Return True if an unfinished beam could become one of the `num_return_sequences` best translations."""
+        """Return True if an unfinished beam could become one of the `num_return_sequences` best
+        translations.
+        """
         finished = sorted(one.score for one, _ in hypotheses if one.token_ids[-1] in self._ends)
         if len(finished) < config.num_return_sequences:
             return True

@@ -166,7 +166,9 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that multiplies rows [R, I] of values from -1 to 1 by a weight [O, I] with scales [O]."""
+    """Return a function that multiplies rows [R, I] of values from -1 to 1 by a weight [O, I] with scales
+    [O].
+    """
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
@@ -182,7 +184,9 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that multiplies rows [R, I] of values from -1 to 1 by a weight [O, I] with scales [O]."""
+    """Return a function that multiplies rows [R, I] of values from -1 to 1 by a weight [O, I] with scales
+    [O].
+    """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE

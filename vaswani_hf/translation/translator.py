@@ -131,7 +131,9 @@ class Translator(BaseTranslator):
 
 
 def checked_device(name: str) -> torch.device:
-    """Convert a name such as "cuda:1" to a device. Raise an error if this machine does not have the device."""
+    """Convert a name such as "cuda:1" to a device. Raise an error if this machine does not have the
+    device.
+    """
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)

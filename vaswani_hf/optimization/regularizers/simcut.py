@@ -34,7 +34,9 @@ class SimCutLoss(TwoPassLoss):
     is_symmetric = False
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Return the token embeddings of the first pass, with zeros in place of randomly chosen embeddings."""
+        """Return the token embeddings of the first pass, with zeros in place of randomly chosen
+        embeddings.
+        """
         kept = torch.rand(ids.shape, device=ids.device) >= self.cut_rate
         # Always keep the end token of the source and the start token of the target, because these tokens are
         # not text.
