@@ -1,6 +1,6 @@
 """Compares the translations of an exported HTML page with Python, and measures the time of a translation.
 
-    python scripts/benchmarks/browser.py CHECKPOINT SOURCE [--num_beams 4] [--sentences 1000] \
+    python scripts/benchmarks/browser.py CHECKPOINT SOURCE [--num_beams 4] [--sentences 1000]
         [--quantization float32 int8]
 
 The script exports the checkpoint to an HTML page with float32 weights, and to an HTML page with int8 weights.

@@ -1,6 +1,6 @@
 """Compares the beam search of this package with MarianMT and CTranslate2 on the same sentences.
 
-    python scripts/benchmarks/generation.py CHECKPOINT SOURCE \
+    python scripts/benchmarks/generation.py CHECKPOINT SOURCE
         [--reference FILE --base --sentences 200 --early_stopping]
 
 All engines use the same weights. The script prints a table with one row for each engine. The column "seconds"
