@@ -164,9 +164,9 @@ class SearchRecord:
     - `stops_when_full` is True, and K hypotheses have finished.
     - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
       than the score of the finished hypothesis with the rank `num_counted`. The score of the best unfinished
-      beam is computed without the coverage term. If `considers_all_lengths` is True and `length_penalty` is
-      positive, the length penalty of the best unfinished beam is computed for the maximum length `limit`. In
-      all other cases, the length penalty of the unfinished beam is computed for the current number of tokens.
+      beam is computed without the coverage term. If the stopping rule considers all lengths up to `limit`
+      (`considers_all_lengths` is True), a positive `length_penalty` is applied to the length `limit`. In all
+      other cases, the length penalty of the unfinished beam is computed for the current number of tokens.
 
     Attributes:
         num_beams (int): K, the number of beams.
@@ -174,8 +174,8 @@ class SearchRecord:
         length_penalty_type (str): "gnmt" or "power".
         coverage_penalty (float): The factor of the coverage term of the score.
         limit (int): The maximum length of a hypothesis, in generated tokens.
-        num_counted (int): The stopping rule compares the best unfinished beam with the finished hypothesis of
-            this rank (1 is the best).
+        num_counted (int): The rank (1 is the best) of the finished hypothesis with which the stopping rule
+            compares the best unfinished beam.
         considers_all_lengths (bool): Has an effect only if `length_penalty` is positive. If True, the
             stopping rule computes the length penalty of unfinished beams for the maximum length `limit`. If
             False, the stopping rule uses the current length of each beam.

@@ -24,7 +24,7 @@ def load_translator(name: str, device: str | None = None) -> BaseTranslator:
     if CTRANSLATE2_KEY in config:
         raise InvalidValueError(
             f"`model` must return attention weights, but '{name}' was exported for CTranslate2, and CTranslate2 returns "
-            "no attention weights of all heads; name the checkpoint from which the export was made."
+            "no attention weights of single heads; name the checkpoint from which the export was made."
         )
     model_type = config.get("model_type")
     if model_type is None or model_type in KINDS:

@@ -238,7 +238,8 @@ def _is_empty(folder: Path) -> bool:
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # At the end of the `with` block, `locked_run` deletes the lock file that a killed run has left.
+            # A killed run has left the lock file. `locked_run` deletes the lock file at the end of the `with`
+            # block.
             pass
     return True
 

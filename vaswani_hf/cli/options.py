@@ -72,8 +72,8 @@ def on_command_line(
     description: str | None = None,
     **settings: Unpack[CommandLine],
 ) -> Any:
-    """Declare a field of an options class with its option on the command line. `gt` and `lt` are exclusive
-    limits. By default, the help text is the docstring below the field. If `description` is given,
+    """Declare a field of an options class, and the command-line option that sets the field. `gt` and `lt` are
+    exclusive limits. By default, the help text is the docstring below the field. If `description` is given,
     `description` is the help text.
     """
     return field_with_properties(default, settings, gt=gt, ge=ge, lt=lt, le=le, description=description)

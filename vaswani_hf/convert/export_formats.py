@@ -161,7 +161,7 @@ class Engine(ABC):
 
     @classmethod
     def beam_counts(cls, num_beams: int) -> list[int]:
-        """Return the numbers of beams with which `vaswani certify` measures the runtime.
+        """Return the numbers of beams with which `vaswani certify` measures the exported model.
 
         Greedy search (one beam) depends only on the log-probabilities. Therefore a beam search with other
         rules is also measured with one beam: the translations with one beam show whether the exported model

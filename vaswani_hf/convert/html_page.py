@@ -314,7 +314,9 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
             "The page and the checkpoint convert token ids to different texts; nothing was written."
         )
     if engine.run("encode", texts=texts) != source(texts)["input_ids"]:
-        raise ValueError("The page encodes a text to other tokens than the checkpoint; nothing was written.")
+        raise ValueError(
+            "The page and the checkpoint encode a text to different tokens; nothing was written."
+        )
 
 
 def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:

@@ -268,9 +268,8 @@ def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
     The function returns a shared or tied weight under each of its names, because the export can change the
     weight separately for each name. Attention layers without biases get biases of zeros, because Marian
-    always adds biases. Some models always give `<pad>` the probability 0. For such a model, the export gives
-    `<pad>` a very low output bias, or removes the rows of `<pad>` from the embeddings and the output
-    projection.
+    always adds biases. If the model always gives `<pad>` the probability 0, the export must do the same. The
+    export then gives `<pad>` a very low output bias, or removes the embedding and output rows of `<pad>`.
     """
     config = model.config
     state = {name: tensor.detach() for name, tensor in model.named_parameters()}
@@ -321,11 +320,10 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
     LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore the export
     multiplies the inputs of all LayerNorms by c, where c^2 is Marian's epsilon divided by the checkpoint's
-    epsilon. The input of a LayerNorm is a sum, so the export multiplies each summand by the factor c. The
-    summands of a LayerNorm's input are the token embeddings, the position embeddings and the outputs of
-    sub-layers. In post-norm models, the output of a LayerNorm is also a summand of the next LayerNorm's
-    input. If the input of a linear layer is multiplied by c, the export divides the weight of the linear
-    layer by c.
+    epsilon. The input of a LayerNorm is a sum, so the export multiplies each summand by c. The summands of a
+    LayerNorm's input are the token embeddings, the position embeddings and the outputs of sub-layers. In
+    post-norm models, the output of a LayerNorm is also a summand of the next LayerNorm's input. If the input
+    of a linear layer is multiplied by c, the export divides the weight of the linear layer by c.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:

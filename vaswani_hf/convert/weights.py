@@ -189,7 +189,7 @@ def weight_fields(
 
     If `is_shared` is True, the source and the target have one embedding, and `state` needs only the source
     embedding. If `is_tied` is True, the output projection is the target embedding. If the settings of a
-    checkpoint do not contain these two values, `equal_embeddings` returns the values.
+    checkpoint do not give `is_shared` and `is_tied`, the caller computes both values with `equal_embeddings`.
     """
     source = _required(state, EMBEDDINGS[0], title)
     target = source if is_shared else _required(state, EMBEDDINGS[1], title)

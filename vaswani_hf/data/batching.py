@@ -170,8 +170,8 @@ def _evenly_full_bounds(
 
     def bounds(total: int, count: int) -> np.ndarray:
         # Divide the token budget `total` among the first `count` batches. If `total` is not divisible by
-        # `count`, the last batches get a budget that is larger by one token. With the smaller budget for all
-        # batches, the pairs could need more batches.
+        # `count`, the last batches get a budget that is larger by one token. If all batches had the smaller
+        # of the two budgets, the sentence pairs could need more batches.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -361,7 +361,8 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """`encoders` encode the source and the target, after `augment` has changed the texts.
+        """The two `encoders` (a `SentenceEncoder` each) convert the source text and the target text to token
+        ids, after `augment` has changed the texts.
 
         If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the stored token ids.
         """

@@ -114,9 +114,10 @@ class EndlessStream(torch.utils.data.IterableDataset):
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
-        # Multiply each source length by `target_tokens` and each target length by `source_tokens`, so that
-        # the sizes of sentence pairs are integers. The size of a sentence pair is the larger of its two
-        # multiplied lengths. In a full batch, the sizes of the sentence pairs add up to about `source_tokens
+        # A sentence pair takes two shares of a batch: source length / `source_tokens`, and target length /
+        # `target_tokens`. Multiply both shares by `source_tokens * target_tokens`, so that the sizes of
+        # sentence pairs are integers. The size of a sentence pair is the larger of its two multiplied shares.
+        # In a full batch, the sizes of the sentence pairs add up to about `source_tokens
         # * target_tokens`. With floating-point sizes, rounding errors could make a resumed run begin a window
         # of pairs at another stream position than the original run.
         batch_size = source_tokens * target_tokens

@@ -140,10 +140,11 @@ class _Token:
             no end tag, or contains an element with `translate="yes"`.
         raw (str): The source code of the token.
         keeps_content (bool, optional): For an opening tag, True if the element is not translated, and False
-            if the element has `translate="yes"`. None if the element inherits the setting of its parent.
+            if the element has `translate="yes"`. None if the element inherits `keeps_content` from its
+            parent.
         is_kept (bool): True if the token is not translated.
-        end (int): For an opening tag, the index of the first token after the element. For other tokens, the
-            index of the next token.
+        end (int): For an opening tag, the index of the first token after the element. For all tokens except
+            opening tags, the index of the next token.
         is_closed (bool): False for an opening tag without end tag.
     """
 
@@ -282,7 +283,7 @@ def _set_is_kept(tokens: Sequence[_Token]) -> None:
 
 def _with_kept_tokens_joined(tokens: Sequence[_Token]) -> list[_Token]:
     """Join the tokens of each untranslated element to one token, up to an inner element with
-    `translate="yes"`. Also join the untranslated tokens after the inner element.
+    `translate="yes"`. Also join the untranslated tokens after the inner element to one token.
     """
     joined = []
     i = 0

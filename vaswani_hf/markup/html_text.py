@@ -19,8 +19,8 @@ _ATOM = re.compile(
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide a text without tags (for example the text between two tags) into texts, breaks, numbered tags
-    and atoms, such as placeholders.
+    """Divide a text without HTML tags into texts, breaks, numbered tags and atoms (unchangeable parts, such
+    as placeholders). A numbered tag, such as `<0>`, is not an HTML tag.
     """
     return divide_text(raw, _ATOM, _piece_of_match, _piece_of_text)
 

@@ -51,7 +51,7 @@ class _Block:
         is_cell (bool): True if the block is the cell of a table.
         place (list): The part of each line that belongs to the block.
         before (str): The check box of a task, and the white space before the text, such as `&nbsp;`.
-        pieces (list): The texts, atoms and tags of the block.
+        pieces (list): The texts, atoms (unchangeable parts) and tags of the block.
         after (str): The white space after the text.
     """
 
@@ -165,7 +165,7 @@ class _PlaceFinder:
         return place
 
     def _find_line(self, line: str, first: int, end: int) -> _LinePart | None:
-        """Search `line` in the lines of the document from `first` to `end`, after the cursor."""
+        """Search `line` in the lines `first` to `end - 1` of the document, from the position `_cursor` on."""
         for number in range(first, end):
             column = self._cursor[1] if number == self._cursor[0] else 0
             start = self._lines[number].find(line, column)

@@ -3,7 +3,8 @@
 1. sentences.py divides each passage into sentences.
 2. The model translates each sentence without its tags. Usually, the model translates a sentence together with
    its atoms (parts that a translation must not change, such as `{name}`). If the translation contains an atom
-   more often or less often than the source, the model translates the sentence again, without its atoms.
+   (unchangeable part) more often or less often than the source, the model translates the sentence again,
+   without its atoms.
 3. source_units.py and target_units.py divide each source sentence and its translation into units, such as
    words. The word alignment of the model connects the units.
 4. projection.py determines the positions of the tags in the translation by the word alignment. If the model

@@ -12,8 +12,8 @@ class Piece:
     such as a placeholder, an image or code.
 
     Attributes:
-        kind (str): "text" (translated), "atom", "open" or "close" (a tag), or "break" (a part that is copied
-            and ends a sentence, such as a line break).
+        kind (str): "text" (translated), "atom" (an unchangeable part), "open" or "close" (a tag), or "break"
+            (a part that is copied and ends a sentence, such as a line break).
         raw (str): The piece as the document contains it, such as `<b>` or `R&amp;D`.
         text (str): The text that the model receives; empty for tags, breaks, and atoms without text, such as
             images.
@@ -42,7 +42,7 @@ def plain_text(raw: str) -> Piece:
 
 
 def plain_atom(raw: str) -> Piece:
-    """Return an atom that the model receives as the document contains it."""
+    """Return an atom that the model receives as the document contains the atom."""
     return Piece("atom", raw, raw)
 
 
@@ -62,9 +62,9 @@ def divide_text(
     piece_of_match: Callable[[re.Match[str]], Piece | None],
     piece_of_text: Callable[[str], Piece] = plain_text,
 ) -> list[Piece]:
-    """Divide a text into pieces. `piece_of_match` converts each match of `pattern`, and `piece_of_text` each
-    text between two matches. If `piece_of_match` returns None, the match is a part of the text around the
-    match.
+    """Divide a text into pieces. `piece_of_match` converts each match of `pattern`, and `piece_of_text`
+    converts the texts before, between and after the matches. If `piece_of_match` returns None, the match is a
+    part of the text around the match.
     """
     pieces = []
     end = 0

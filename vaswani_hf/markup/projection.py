@@ -1,4 +1,5 @@
-"""Determines the positions of the tags and of the atoms in a translation by the word alignment.
+"""Determines the positions of the tags and of the atoms (unchangeable parts, such as placeholders) in a
+translation by the word alignment.
 
 A `Unit` is a word, the punctuation before or after a word, or an atom that the model receives. A `Node` is a
 pair of tags, a single tag, or an atom that the model does not receive. The nodes form a tree: a node between
@@ -15,15 +16,14 @@ from itertools import groupby
 
 @dataclass(slots=True)
 class Unit:
-    """A word, punctuation, or an atom such as a placeholder.
+    """A word, punctuation, or an atom, such as a placeholder.
 
     Attributes:
-        raw (str): The source code of an atom, such as `&nbsp;`; empty for words and punctuation.
+        raw (str): The source code of an atom, such as `&copy;`; empty for words and punctuation.
         word (int): For a source unit, the index of the unit's word in the sentence. White space separates the
             words.
         space (str): The white space before the unit.
-        source (int, optional): If the unit is in the translation, the index of the source unit to which the
-            unit is aligned.
+        source (int, optional): For a unit of the translation, the index of the aligned source unit.
     """
 
     text: str
@@ -46,16 +46,18 @@ class Node:
         raw (str): The source code of the node; for a pair, only of the opening tag.
         closing (str): The source code of the closing tag of a pair.
         name (str): The name of a tag.
-        kind (str): "pair" (two tags), "open" or "close" (a tag whose partner is missing), or "atom".
-        before (str): The source character before the node (a tag or an atom); "X" if an atom is before the
-            node, and "" at the beginning of the sentence.
-        after (str): The character after the node in the source; "X" if an atom is after the node, and "" at
-            the end of the sentence.
+        kind (str): "pair" (two tags), "open" or "close" (a tag whose partner is missing), or "atom" (an
+            unchangeable part).
+        before (str): The source character before the node; "X" if an atom is before the node, and "" at the
+            beginning of the sentence.
+        after (str): The source character after the node; "X" if an atom is after the node, and "" at the end
+            of the sentence.
         source_start (int): The index of the first source unit after the node. For a pair of tags,
             `source_start` is the index of the first source unit after the opening tag.
         source_end (int): For a pair of tags, the index of the first source unit after the closing tag.
-        start (int): The index of the first unit of the translation after the node. For a pair of tags,
-            `start` is the index of the first translation unit after the opening tag.
+        start (int): The index of the first unit (such as a word) of the translation after the node. For a
+            pair of tags, `start` is the index of the translation's first unit (such as a word) after the
+            opening tag.
         end (int): For a pair of tags, the index of the first unit of the translation after the closing tag;
             otherwise equal to `start`.
         children (list): The nodes between the two tags of a pair, in the order of the source.
@@ -82,7 +84,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The units of one sentence, or of a part of a sentence: the slice `source_start:source_end` of the
-    source units, and the slice `start:end` of the translation units.
+    source units, and the slice `start:end` of the units of the translation.
     """
 
     source_start: int
@@ -169,9 +171,9 @@ class _Projection:
 
     def _aligned_range(self, pair: Node, sentence: Bounds, free: set[int]) -> tuple[int, int] | None:
         """Return the range of target units (such as words) that corresponds to the source units between a
-        pair of tags. `sentence` is the part of a sentence inside the parent of the pair. Return None if the
-        text between the tags is aligned with no target word, or only with target words inside other pairs of
-        tags.
+        pair of tags. `sentence` is the part of a sentence inside the parent node of `pair`. Return None if
+        the text between the tags is aligned with no target word, or only with target words inside other pairs
+        of tags.
         """
         inside = pair.source_range
         units = range(sentence.source_start, sentence.source_end)
@@ -181,9 +183,9 @@ class _Projection:
         return self._best_range(pair, sentence, free)
 
     def _range_of_all_words(self, pair: Node, sentence: Bounds) -> tuple[int, int]:
-        """Return the range of a pair of tags around all source words of a sentence: all units of the
-        translated sentence. At both ends, exclude punctuation that is aligned with a source unit outside the
-        two tags.
+        """Return the range of a pair of tags that encloses all source words of a sentence. The range is the
+        whole translated sentence. At the start and end of the translated sentence, exclude punctuation that
+        is aligned with a source unit outside the two tags.
         """
         start = sentence.start
         end = sentence.end
@@ -208,7 +210,7 @@ class _Projection:
         has_words = any(self._source[i].is_word for i in range(first, last))
         best = None
         best_score = 0
-        # The range from `start` has the score `score`.
+        # `score` is the score of the units from `start` to the current unit.
         start = sentence.start
         score = 0
         for i in range(sentence.start, sentence.end):
@@ -243,8 +245,8 @@ class _Projection:
                 last_tag = child.start = child.end = max(child.start, last_tag)
 
     def _position(self, node: Node, parent: Node) -> int:
-        """Return the index of the translation unit before which a tag or an unchangeable part (`node`) is
-        placed.
+        """Return the index of the unit (such as a word) of the translation before which a tag or an
+        unchangeable part (`node`) is placed.
 
         `node` is placed directly after the translation of the source unit before `node`. If the preceding
         source unit has no translation, the node comes directly before the translation of the following source
@@ -269,8 +271,8 @@ class _Projection:
         return sentence.start + round(share * (sentence.end - sentence.start))
 
     def _sentence_of(self, node: Node, parent: Node) -> Bounds:
-        """Return the sentence of a node. If the node is between two sentences, return the first sentence for
-        a node that belongs to the preceding text, and otherwise the second sentence.
+        """Return the sentence of a node. Between two sentences, for example, a closing tag belongs to the
+        first sentence, and an opening tag to the second sentence.
         """
         index = node.source_start
         is_after_text = node.kind == "atom" and node.before.strip() != ""
@@ -281,13 +283,15 @@ class _Projection:
         return self._sentences[-1]
 
     def _aligned_units(self, source: int, sentence: Bounds) -> list[int]:
-        """Return the indices of the target units in `sentence` that are aligned with a source unit."""
+        """Return the indices of the target units in `sentence` that are aligned with the source unit of the
+        index `source`.
+        """
         return [i for i in self._aligned.get(source, ()) if sentence.start <= i < sentence.end]
 
 
 def _enclose(pair: Node, start: int, end: int, free: set[int]) -> None:
-    """Set the range of a pair of tags to the longest sequence of target units whose entries in
-    `free[start:end]` are True. Then the units are not free any more.
+    """Set the range of a pair of tags to the longest sequence of target units between `start` and `end` whose
+    indices are in `free`. Then remove the indices from `free`.
     """
     runs = [[*run] for is_free, run in groupby(range(start, end), key=free.__contains__) if is_free]
     longest = max(runs, key=len, default=[])
@@ -297,9 +301,9 @@ def _enclose(pair: Node, start: int, end: int, free: set[int]) -> None:
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """Move a node that encloses no words, such as an image, out of a pair of tags if the pair encloses the
-    node in the translation, but not in the source text. If the node precedes the pair of tags in the source
-    text, put the node before the opening tag. Otherwise, put the node after the closing tag.
+    """If a node without words, such as an image, was placed inside a sibling pair of tags, move the node out
+    of the pair. If the node precedes the pair of tags in the source text, put the node before the opening
+    tag. Otherwise, put the node after the closing tag.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:

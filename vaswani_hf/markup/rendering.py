@@ -1,4 +1,4 @@
-"""Writes a translation with its tags and its atoms."""
+"""Writes a translation with its tags and its atoms (unchangeable parts, such as placeholders)."""
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -7,12 +7,14 @@ from .projection import Node, Unit
 
 
 def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> str:
-    """Return the translation with the tags and the atoms, in the format of the document."""
+    """Return the translation with its tags and atoms (unchangeable parts), in the format of the document."""
     return _Writer(root, target, escape).write()
 
 
 class _Writer:
-    """Writes the units of a translation, together with the tags and the atoms of the passage."""
+    """Writes the units of a translation (such as words), together with the tags and the atoms of the
+    passage.
+    """
 
     def __init__(self, root: Node, target: Sequence[Unit], escape: Callable[[str], str]):
         self._root = root

@@ -22,7 +22,8 @@ class Sentence:
     """A sentence of a passage, and its translation.
 
     Attributes:
-        pieces (list): The texts, tags and atoms of the sentence, in the order of the document.
+        pieces (list): The texts, tags and atoms (unchangeable parts) of the sentence, in the order of the
+            document.
         separator (str): The white space between the previous sentence and this sentence.
         has_atoms (bool): False if the atoms are removed from the sentence before the model translates the
             sentence.
@@ -87,8 +88,8 @@ class Sentence:
 
 def _close_gap(texts: list[str], i: int) -> None:
     """Change the texts around a removed atom: "a {x}." becomes "a." instead of "a .", and "a, {x}, b" becomes
-    "a, b" instead of "a,, b". `texts[i]` is the text after the atom, and does not begin with a letter or a
-    digit.
+    "a, b" instead of "a,, b". `texts[i]` is the text after the removed atom, and does not begin with a letter
+    or a digit.
     """
     previous = next((j for j in range(i - 1, -1, -1) if texts[j]), None)
     if previous is not None:

@@ -21,8 +21,8 @@ def divide_word(word: str) -> tuple[str, str, str]:
 
 class SourceReader:
     """Reads the sentences of a passage one after another. `units` contains the words, the punctuation and the
-    atoms that the model receives. `root` is the tree of the tags, and of the atoms that the model does not
-    receive.
+    atoms (unchangeable parts) that the model receives. `root` is the tree of the tags, and of the atoms that
+    the model does not receive.
     """
 
     def __init__(self) -> None:
@@ -116,8 +116,9 @@ class SourceReader:
         node.source_end = len(self.units)
 
     def _keep_open(self, number: int) -> None:
-        """Remove all open tags except the first `number`. The closing tags of the removed tags are missing.
-        Therefore the nodes after each removed tag become nodes of the tag's parent.
+        """Keep only the first `number` entries of `_open_nodes`, including the root, and remove all other
+        open tags. The closing tags of the removed tags are missing. Therefore the nodes after each removed
+        tag become nodes of the tag's parent.
         """
         while len(self._open_nodes) > number:
             node = self._open_nodes.pop()
@@ -126,8 +127,8 @@ class SourceReader:
 
 
 def _neighbours(pieces: Sequence[Piece], end: slice) -> Iterator[str]:
-    """For each piece, yield the character at the given end of the nearest text before the piece. Yield "X" if
-    an atom is nearer, and "" if there is no text.
+    """For each piece, yield the first or last character (selected by `end`) of the nearest text before the
+    piece. Yield "X" if an atom is nearer than the text, and "" if there is no text.
     """
     character = ""
     for piece in pieces:

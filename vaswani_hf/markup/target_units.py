@@ -69,7 +69,7 @@ def _aligned_units(translation: Translation, source: Sequence[Unit], first: int)
 
 
 def _atoms_of(source: Sequence[Unit], first: int) -> dict[str, deque[int]]:
-    """Map the text of each atom to its indices in `source`."""
+    """Map the text of each atom (unchangeable part) to its indices in `source`."""
     atoms: dict[str, deque[int]] = {}
     for i in range(first, len(source)):
         if source[i].raw:
@@ -102,7 +102,7 @@ def _first_punctuation(source: Sequence[Unit], indices: Sequence[int]) -> int | 
 
 def _copy_source_spaces(units: Sequence[Unit], source: Sequence[Unit]) -> None:
     """Copy the space between two source units to the translation, if the translations of the two source units
-    follow each other. For example, the space can be a non-breaking space.
+    are neighbours in the same order. For example, the space can be a non-breaking space.
     """
     for previous, unit in pairwise(units):
         if not unit.space or unit.source is None or unit.source - 1 != previous.source:

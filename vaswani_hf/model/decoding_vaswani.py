@@ -566,8 +566,8 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """Reorder the cache by the beam indices `parents` [B, K]. Return the cache for the output of
-        `generate`, with one row per beam. Return None if the search uses no cache.
+        """Reorder the cache by the beam indices `parents` [B, K]. Return the key-value cache that `generate`
+        returns, with one row per beam. Return None if the search uses no cache.
         """
         self._reorder(parents)
         cache = self.model_kwargs.get(CACHE_NAME)

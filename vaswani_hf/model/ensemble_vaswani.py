@@ -78,7 +78,7 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
     if not is_vaswani(other) and other.training and other.is_gradient_checkpointing:
         raise InvalidValueError(
             f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has no cache "
-            f"under gradient checkpointing in training mode; call `{name}.eval()`."
+            f"in training mode with gradient checkpointing; call `{name}.eval()`."
         )
     if getattr(config, "coverage_penalty", None) and not is_vaswani(other):
         raise InvalidValueError(

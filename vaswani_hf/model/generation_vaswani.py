@@ -7,8 +7,9 @@ A call of `generate` has the following steps:
 2. `_uses_own_search` chooses the search. This package runs beam search and plain greedy search. transformers
    runs all other decoding methods, for example sampling with one beam. transformers also runs greedy search
    with a streamer or `return_dict_in_generate`.
-3. `_run_own_search` or `_run_search_of_transformers` calls `generate` of transformers. For the search of this
-   package, `_run_own_search` passes a `SearchMethod` of search_method_vaswani as `custom_generate`.
+3. For the chosen search, `_run_own_search` or `_run_search_of_transformers` calls `generate` of transformers.
+   For the search of this package, `_run_own_search` passes a `SearchMethod` of search_method_vaswani as
+   `custom_generate`.
 4. `generate` of transformers creates the logits processors and the stopping criteria, and calls the methods
    that this file overrides, such as `_expand_inputs_for_generation`.
 5. `generate` of transformers calls the `SearchMethod` or a decoding method of transformers. `SearchMethod`
@@ -179,7 +180,9 @@ class VaswaniGeneration(GenerationMixin):
     def _complete_settings(
         self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
     ) -> tuple[GenerationConfig, dict[str, Any]]:
-        """Return a config with all settings of a call, and the inputs of the model in `kwargs`."""
+        """Return a config with all settings of a `generate` call, and a dict with the entries of `kwargs`
+        that are inputs of the model.
+        """
         added = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         for settings in (kwargs, generation_config, self.generation_config):
             validate_search_fields(settings)
@@ -324,8 +327,8 @@ class VaswaniGeneration(GenerationMixin):
         """Call `generate` of transformers with a `custom_generate` that runs the search of this package."""
         tokenizer = model_kwargs.pop("tokenizer", None)
         if tokenizer is not None and config.stop_strings:
-            # Create the criterion here, because transformers does not pass the tokenizer to
-            # `custom_generate`.
+            # Create the criterion for `stop_strings` here, because transformers does not pass the tokenizer
+            # to `custom_generate`.
             _add_criterion(StopStringCriteria(tokenizer, config.stop_strings), arguments)
             config.stop_strings = None
         has_given_cache = model_kwargs.get(CACHE_NAME) is not None

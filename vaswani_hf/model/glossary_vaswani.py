@@ -75,8 +75,8 @@ class Glossary:
 
     def _find(self, words: Sequence[str]) -> list[tuple[int, int]]:
         """Return the index of each term that matches, and the index of the first word of the match. Terms
-        with more words come first. Among equally long terms, terms that equal the words of the text come
-        first.
+        with more words come first. Among terms with equally many words, exact matches come before inflected
+        matches.
         """
         stems = [_stems(word) for word in words]
         found = set()

@@ -332,9 +332,9 @@ class PhraseTables:
         return matches
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the new `matches` [N, K, O, F, L + 1] of each beam after each possible next token in
-        `tokens` [N, K, O]. The argument `matches` [N, K, F, L + 1] describes the beams without the next
-        token.
+        """Extend each of the K beams by each of its O possible next tokens, `tokens` [N, K, O]. Return the
+        new `matches` [N, K, O, F, L + 1] for F phrases with at most L tokens. The argument `matches` [N, K,
+        F, L + 1] describes the beams without the next token.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next

@@ -46,10 +46,10 @@ _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignm
 class TranslationPipeline(Pipeline):
     """Translates texts with any encoder-decoder model that has `generate`.
 
-    Arguments of a call override arguments of the constructor. The file precedence_vaswani describes the other
-    places that contain search settings. Without any setting, the search has 4 beams. If no length limit is
-    set, a translation has at most 256 tokens. For a Vaswani model, the default length limit of a translation
-    is the number of source tokens plus 50.
+    Arguments of a call override arguments of the constructor. The file precedence_vaswani lists the other
+    sources of search settings, such as the generation config of the checkpoint. Without any setting, the
+    search has 4 beams. If no length limit is set, a translation has at most 256 tokens. For a Vaswani model,
+    the default length limit of a translation is the number of source tokens plus 50.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM

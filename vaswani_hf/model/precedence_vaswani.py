@@ -1,22 +1,25 @@
-"""Determines the value of a search setting, such as `num_beams`, if several places contain a value.
+"""Determines the value of a search setting, such as `num_beams`, if several sources (such as the call and the
+checkpoint) contain a value. The first source in the following list that contains a value determines the
+setting:
 
-The first of the following places that contains a value determines the setting:
-
-1. The arguments of the call. If the call passes None, the places 2 to 5 are ignored.
+1. The arguments with which the user calls `generate`, the translator or the pipeline. If the call passes None
+   for a setting, the sources 2 to 5 in the list are ignored for the setting.
 2. The argument `generation_config` of the call.
-3. The `task_specific_params` of the checkpoint's config. Only the translation pipeline reads this place.
+3. The `task_specific_params` of the checkpoint's config. Only the translation pipeline reads search settings
+   from `task_specific_params`.
 4. The generation config of the checkpoint. A training run writes the settings in the section `decoding` of
-   the recipe to this place.
-5. `DEFAULT_SEARCH`. Only the translator and the translation pipeline read this place.
+   the recipe to the generation config.
+5. `DEFAULT_SEARCH`. Only the translator and the translation pipeline use `DEFAULT_SEARCH`.
 6. The defaults of `SearchSettings`.
 
 In a generation config, None means that the config does not contain the setting. If a call has a
-`generation_config`, the places 3 and 5 are ignored. If an earlier place contains `max_new_tokens` or
-`max_length`, the places 3 and 5 determine neither of the two settings.
+`generation_config`, `task_specific_params` and `DEFAULT_SEARCH` are ignored. If an earlier source in the list
+contains `max_new_tokens` or `max_length`, `task_specific_params` and `DEFAULT_SEARCH` determine neither of
+the two settings.
 
-`completed_settings` adds the settings of the places 3 and 5 to the arguments of a call of the translator.
-`setting_of` then needs only the places 1, 2, 4 and 6. `generate` of transformers reads the same four places
-in the same order.
+`completed_settings` adds the settings of `task_specific_params` and of `DEFAULT_SEARCH` to the arguments of a
+call of the translator. `setting_of` then needs only the sources 1, 2, 4 and 6 in the list. `generate` of
+transformers reads the same four sources in the same order.
 
 This file is saved with every checkpoint because the search and the translator read their settings with this
 file.
@@ -36,8 +39,9 @@ _LENGTHS = {"max_new_tokens", "max_length"}
 
 
 def setting_of(name: str, arguments: Mapping[str, Any], generation_config: GenerationConfig | None) -> Any:
-    """Return the value of a setting (places 1, 2, 4 and 6 in the docstring of this file). `arguments` are the
-    arguments of the call, and `generation_config` is the generation config of the checkpoint.
+    """Return the value of a search setting from the sources 1, 2, 4 and 6 in the list at the start of this
+    file. `arguments` are the arguments of the call, and `generation_config` is the generation config of the
+    checkpoint.
     """
     default = DECODING_SETTINGS.get(name)
     if name in arguments:
@@ -64,8 +68,8 @@ def completed_settings(
     generation_config: GenerationConfig,
     is_vaswani: bool,
 ) -> dict[str, Any]:
-    """Return the arguments of a call of the translator, completed with the settings of the places 3
-    (`task_settings`) and 5 in the docstring of this file.
+    """Return the arguments of a call of the translator, completed with settings from `task_settings` (the
+    `task_specific_params` of the checkpoint's config) and from `DEFAULT_SEARCH`.
     """
     completed = dict(arguments)
     if arguments.get("generation_config") is not None:

@@ -103,7 +103,7 @@ class SearchMethod:
         config: GenerationConfig,
         model_kwargs: dict[str, Any],
     ) -> SearchTask:
-        """Return the task of the search, with the models of the ensemble."""
+        """Return the `SearchTask` of a call, with the models of the ensemble."""
         inputs = {name: value for name, value in model_kwargs.items() if value is not None}
         prompt = input_ids[:: config.num_beams]  # [B, P]
         limits = prompt.new_full((len(prompt),), config.max_length)

@@ -95,8 +95,8 @@ class Segmenter:
 
     def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
         """Split a text into N parts that are translated separately. Return the N parts and N + 1 separators:
-        the texts before, between and after the parts. A separator is text that is not translated: white
-        space, and sentences that are copied.
+        the texts before, between and after the parts. A separator is copied to the translation. A separator
+        contains white space, and sentences without letters and digits.
         """
         stripped = request.text.strip()
         untagged = request.text[self.tokenizer.start_of(request.text) :]
@@ -135,8 +135,8 @@ class Segmenter:
         while start < len(ids):
             stop = min(start + room, len(ids))
             if stop < len(ids):
-                # Cut the segment between two words. Cut inside a word only if the word has more tokens than
-                # fit in one piece.
+                # Cut the segment at the boundary of a word. Cut inside a word only if the word has more
+                # tokens than fit in one piece.
                 boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
                 stop = next(boundaries, stop)
             piece = replace(

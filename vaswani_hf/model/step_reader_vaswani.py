@@ -3,7 +3,7 @@
 In each step, the CPU needs the number of sentences whose search continues, the sizes of the key-value caches,
 and the sum of the log-probabilities. The sum is NaN if any log-probability is NaN. On a GPU, reading a number
 makes the CPU wait for the GPU. Therefore `StepReader` copies all numbers of a step together. If `is_late` is
-True, the CPU uses the copied numbers of each search step one step later.
+True, the CPU uses the numbers that `StepReader` copies in a search step only in the next search step.
 
 This file is saved with every checkpoint because the search uses `StepReader`.
 

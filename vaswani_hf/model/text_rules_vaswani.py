@@ -188,8 +188,9 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """Return True if a sentence ends at `candidate`. `before` is the part of the sentence before the match
-    `candidate`, and `after` is the rest of the line.
+    """Return True if a sentence ends at `candidate`. `candidate` is a match at a possible sentence end.
+    `before` is the part of the sentence before `candidate`, and `after` is the part of the line after
+    `candidate`.
     """
     following = after.lstrip(OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):

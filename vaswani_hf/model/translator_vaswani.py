@@ -236,8 +236,9 @@ class BaseTranslator:
         )
 
     def setting(self, name: str, /, **arguments: Any) -> Any:
-        """Return the value of a search setting, such as "num_beams", in a call of `translate` with the search
-        settings `arguments`. The file precedence_vaswani describes all places that contain settings.
+        """Return the value that a search setting, such as "num_beams", has if `translate` is called with the
+        search settings `arguments`. The file precedence_vaswani lists all sources of search settings, such as
+        the call and the checkpoint.
         """
         return setting_of(name, self._completed_settings(arguments), self.backend.generation_config)
 
@@ -418,7 +419,7 @@ class BaseTranslator:
 
 def _gives_records(options: TranslationOptions) -> bool:
     """Return True if `translate` yields `Translation` objects instead of strings. Ignore the settings of the
-    checkpoint, so that the type depends only on the arguments of the call.
+    checkpoint, so that the type of the results depends only on the arguments of the call.
     """
     return options.is_scored or setting_of("num_return_sequences", options.generate, None) > 1
 

@@ -119,8 +119,8 @@ class Regularizer:
         settings (type): The settings class with the recipe keys of the regulariser.
         strength (str): The recipe key for the strength of the regulariser. The value 0 turns the regulariser
             off.
-        num_passes (int): The number of forward passes over a batch. The model computes all passes in one
-            call, on copies of the batch.
+        num_passes (int): The number of forward passes over a batch. The model computes all forward passes in
+            one call, on copies of the batch.
         needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
         needs_encoder_decoder (bool): True for a regulariser that cannot be used for language models. In
             recipes of language models, the section `training` has no keys for a regulariser with

@@ -43,8 +43,8 @@ class TrainingSettings(_EntryKeys):
     Settings that also exist in `TrainingArguments` of transformers have the same names.
 
     The keys of an optimizer, schedule or regulariser have no meaning if the recipe does not select the
-    optimizer, schedule or regulariser. Therefore only the code of an optimizer, schedule or regulariser is
-    permitted to read its own keys.
+    optimizer, schedule or regulariser. Therefore code that does not belong to an optimizer must not read the
+    keys of the optimizer. The same rule applies to schedules and regularisers.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -263,15 +263,15 @@ class TextTraining(TrainingSettings):
 
     @property
     def source_tokens_per_batch(self) -> int:
-        """The largest number of source tokens in a batch. The source and the target of a language model are
-        the same text, so the limit is `text_tokens_per_batch`.
+        """The largest number of source tokens in a batch: `text_tokens_per_batch`. The source and the target
+        of a language model are the same text.
         """
         return self.text_tokens_per_batch
 
     @property
     def target_tokens_per_batch(self) -> int:
-        """The largest number of target tokens in a batch. The source and the target of a language model are
-        the same text, so the limit is `text_tokens_per_batch`.
+        """The largest number of target tokens in a batch: `text_tokens_per_batch`. The source and the target
+        of a language model are the same text.
         """
         return self.text_tokens_per_batch
 
@@ -280,7 +280,7 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """Return the class of the section `training` for a model with the given stacks: "encoder", "decoder", or
-    both stacks.
+    """Return the settings class that validates the section `training` of a recipe. `stacks` contains the
+    stacks of the model: "encoder", "decoder", or both.
     """
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

@@ -21,8 +21,9 @@ API_KEY = "VASWANI_API_KEY"
 # Limit the number of connections, because each connection needs a file descriptor. The service refuses a
 # connection above the limit with the HTTP status 503.
 _MOST_CONNECTIONS = 1000
-# Close a connection that is idle for this number of seconds. The default time limit of uvicorn, 5 seconds, is
-# too short, because a slow client often sends its next request while the service closes the connection.
+# Close a connection that is idle for this number of seconds. The default limit of uvicorn for idle
+# connections, 5 seconds, is too short: slow clients often send a request while the service closes the
+# connection.
 _KEEP_ALIVE = 75
 # Another program uses the port, or the user is not allowed to open the port. Any other error of the socket
 # means that `--host` is not an address of this machine.

@@ -184,7 +184,9 @@ class Service:
             )
 
     def _complete_options(self, direction: Direction, settings: RequestSettings) -> TranslationOptions:
-        """Return the translation options of a request that has the settings `settings`."""
+        """Return the translation options for one request: the default options of the service, changed by the
+        settings of the request (`settings`).
+        """
         options = replace(self._options, return_scores=settings.scores, return_alignments=settings.alignments)
         if settings.min_confidence is not None:
             options = replace(options, min_confidence=settings.min_confidence)

@@ -38,8 +38,8 @@ def recipe_key(
     **properties: Unpack[KeyProperties],
 ) -> Any:
     """Declare a field of a settings class as a key of a recipe. `gt` and `lt` are exclusive limits. By
-    default, the help text is the string below the field in the class. `description` replaces the string below
-    the field as the help text.
+    default, the help text of the key is the docstring below the field. If `description` is given,
+    `description` is the help text.
     """
     return field_with_properties(default, properties, gt=gt, ge=ge, lt=lt, le=le, description=description)
 

@@ -137,7 +137,7 @@ def _with_section(message: str) -> str:
 def _key_of(declared: dataclasses.Field, default: Any, help: str) -> tuple[Any, Any]:
     """Return the type and the declaration of the recipe key for a dataclass field of model/."""
     rule = rule_of(declared)
-    # If the field has no rule of its own, its type contains all possible values.
+    # If a config field has no rule of its own, all values of its type are allowed.
     has_own_rule = declared.metadata["rule"] is not None
     key = recipe_key(
         default,

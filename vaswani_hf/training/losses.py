@@ -17,10 +17,10 @@ from .checkpoints import checkpoints_until
 from .stopping import RunError
 
 # `DivergenceDetector` computes the mean loss of `NUM_STEPS` steps. The detector also ends a run after
-# `NUM_STEPS` consecutive steps above the loose limit for the loss.
+# `NUM_STEPS` consecutive steps above the loose (higher) limit for the loss.
 NUM_STEPS = 10
-# The maximum number of consecutive steps with a loss above the strict limit, before `DivergenceDetector` ends
-# the run.
+# The maximum number of consecutive steps with a loss above the strict (lower) limit, before
+# `DivergenceDetector` ends the run.
 MOST_STEPS = 100
 # A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
 # of a uniform guess.
@@ -104,10 +104,11 @@ class DivergenceDetector:
     The loss of a uniform guess over the V tokens of the vocabulary is log V nats per token, with and without
     label smoothing.
 
-    - The strict limit for the loss applies after the model has learned something (see `LEARNED`). The strict
-      limit is halfway between the loss of a uniform guess and the lowest mean loss of 10 consecutive steps so
-      far. The loss has exploded if the loss is above the strict limit for N consecutive steps. N is a tenth
-      of the number of steps of the run, but at least 10 and at most 100.
+    - The strict limit is the lower of two limits for the loss, and applies after the model has learned
+      something (see `LEARNED`). The strict (lower) loss limit is the average of a uniform guess's loss and
+      the lowest mean loss of 10 consecutive steps so far. The loss has exploded if the loss is above the
+      strict (lower) limit for N consecutive steps. N is a tenth of the number of steps of the run, but at
+      least 10 and at most 100.
 
     - The loose limit is a higher limit for the loss, and applies in all steps. The loose (higher) limit for
       the loss is twice the larger of two losses: the loss of a uniform guess, and the first loss of the run.

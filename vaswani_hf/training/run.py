@@ -134,7 +134,7 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
 def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
     """Execute all steps of a run, in order. Each process of the run calls this function.
 
-    The steps depend on the earlier run in the output folder:
+    The state of the output folder determines what the run does:
 
     - no earlier run: train from the initial weights, and score the final weights.
     - an interrupted run: continue from the newest undamaged checkpoint. If no training step is left, only
@@ -301,8 +301,8 @@ def _check_state(recipe: Recipe, saved: Recipe | None) -> RunState:
 
 
 def is_finished(recipe: Recipe, saved: Recipe | None) -> bool:
-    """Return True if the output folder has the final weights and all scores that the recipe needs. The files
-    may be damaged.
+    """Return True if the output folder has the final weights and all scores that the recipe needs. The
+    function does not check whether the files are damaged.
     """
     new_values = _continue_values(recipe)
     saved_values = _continue_values(saved or recipe)
