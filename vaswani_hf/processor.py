@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-# Maps PyTorch's name of each set of bfloat16 instructions (AMX, AVX-512, Arm) to a FLOP threshold. A batch
-# below the FLOP threshold is not expected to train much faster in bfloat16 than in float32. If the matrix
-# products of a batch reach the FLOP threshold, a training step in bfloat16 is expected to be at least 1.15
-# times as fast as in float32. For smaller batches, the conversions between dtypes take most or all of the
-# time that the faster matrix products save.
+# Maps PyTorch's name of each set of bfloat16 instructions (AMX, AVX-512, Arm) to a threshold for the FLOPs of
+# a batch. A batch below the FLOP threshold is not expected to train much faster in bfloat16 than in float32.
+# If the matrix products of a batch reach the FLOP threshold, a training step in bfloat16 is expected to be at
+# least 1.15 times as fast as in float32. For smaller batches, the conversions between dtypes take most or all
+# of the time that the faster matrix products save.
 # - avx512_bf16: measured on an AMD EPYC with two threads (scripts/benchmarks/bf16.md). bfloat16 is at most
 #   1.12 times as fast as float32 up to 3.0e9 FLOPs, and at least 1.16 times as fast as float32 from 6.4e9
 #   FLOPs on.

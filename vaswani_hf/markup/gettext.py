@@ -87,8 +87,8 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
 
 
 def _edits_of(message: _Message, singular: str, plural: str | None, num_forms: int | None) -> list[_Edit]:
-    """Write the translations of `msgid` and `msgid_plural` into the empty fields of a message. Add the plural
-    forms that the message lacks after the last field.
+    """Write the translations of `msgid` and `msgid_plural` into the empty fields of a message. Add missing
+    plural forms after the last field of the message.
     """
     keywords = [field.keyword for field in message.values() if field.kind == "msgstr"]
     end = message[keywords[-1]].end

@@ -282,8 +282,8 @@ def _set_is_kept(tokens: Sequence[_Token]) -> None:
 
 
 def _with_kept_tokens_joined(tokens: Sequence[_Token]) -> list[_Token]:
-    """Join the tokens of each untranslated element to one token, up to an inner element with
-    `translate="yes"`. Also join the untranslated tokens after the inner element to one token.
+    """Join the tokens of each untranslated element to one token. The joined token ends before an inner
+    element with `translate="yes"`. Also join the untranslated tokens after the inner element to one token.
     """
     joined = []
     i = 0

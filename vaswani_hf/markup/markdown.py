@@ -230,8 +230,8 @@ def _recording(rule: Callable[[Any, bool], bool]) -> Callable[[Any, bool], bool]
         is_found = rule(state, silent)
         if is_found and not silent:
             for token in state.tokens[num_tokens:]:
-                # Skip text tokens, because the parser adds the text before the link, the image or the code as
-                # a separate token.
+                # Skip text tokens. The parser adds the text that precedes a link, an image or code as a text
+                # token.
                 if token.type != "text":
                     token.meta["source"] = state.src[start : state.pos]
                     break

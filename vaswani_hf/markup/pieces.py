@@ -37,7 +37,7 @@ class Passage:
 
 
 def plain_text(raw: str) -> Piece:
-    """Return a text that the model receives as the document contains it."""
+    """Convert a text of the document to a `Piece`. The model receives the text unchanged."""
     return Piece("text", raw, raw)
 
 
@@ -47,8 +47,8 @@ def plain_atom(raw: str) -> Piece:
 
 
 def tag_piece(raw: str, name: str) -> Piece:
-    """Return the piece of a tag. The brackets of the tag can be written as `&lt;` and `&gt;`. A tag without a
-    closing tag, such as `<x/>`, is an atom.
+    """Convert a tag to a `Piece`. The brackets of the tag can be written as `&lt;` and `&gt;`. A tag without
+    a closing tag, such as `<x/>`, is an atom.
     """
     tag = raw.replace("&lt;", "<").replace("&gt;", ">")
     if tag.endswith("/>"):
@@ -63,8 +63,8 @@ def divide_text(
     piece_of_text: Callable[[str], Piece] = plain_text,
 ) -> list[Piece]:
     """Divide a text into pieces. `piece_of_match` converts each match of `pattern`, and `piece_of_text`
-    converts the texts before, between and after the matches. If `piece_of_match` returns None, the match is a
-    part of the text around the match.
+    converts the texts before, between and after the matches. If `piece_of_match` returns None, the matched
+    characters remain a part of the surrounding text.
     """
     pieces = []
     end = 0

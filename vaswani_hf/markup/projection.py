@@ -119,7 +119,7 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
 
 
 class _Projection:
-    """Places the children of a node whose range in the translation is already known."""
+    """Places the children of a node. The range of the node in the translation is already known."""
 
     def __init__(self, source: Sequence[Unit], target: Sequence[Unit], sentences: Sequence[Bounds]):
         self._source = source
@@ -134,11 +134,12 @@ class _Projection:
     def place_pairs(self, parent: Node, pairs: Sequence[Node]) -> None:
         """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`.
 
-        First, place the pairs for which `_aligned_range` finds a range in each of their sentences. A pair
-        without sibling pairs is also placed if a range is missing: in a sentence without range, the pair
-        encloses the whole translated sentence inside `parent`. Then place each remaining pair around one
-        target word outside of all placed pairs. If no such target word is left, or if the pair has no source
-        text, the pair encloses no word, and is placed like a single tag.
+        First, place each pair for which `_aligned_range` finds a range in every sentence with a source unit
+        between the tags. If a pair has no sibling pairs, place the pair even if `_aligned_range` returns None
+        for a sentence. In this sentence, the pair encloses all target units inside `parent`. Finally, place
+        each remaining pair of tags around the nearest target word that no placed pair encloses. If no such
+        target word is left, or if the pair has no source text, the pair encloses no word, and is placed like
+        a single tag.
         """
         # The indices of the target units inside `parent` that no placed pair encloses.
         free = set(range(parent.start, parent.end)) if pairs else set()
@@ -200,9 +201,9 @@ class _Projection:
         return not unit.is_word and unit.source is not None and unit.source not in pair.source_range
 
     def _best_range(self, pair: Node, sentence: Bounds, free: set[int]) -> tuple[int, int] | None:
-        """Return the contiguous range of free target units with the highest score. A unit adds 1 to the score
-        if the aligned source unit is inside the pair of tags, and subtracts 1 if the aligned source unit is
-        outside.
+        """Return the contiguous range of target units in `free` that has the highest score. A unit adds 1 to
+        the score if the aligned source unit is inside the pair of tags, and subtracts 1 if the aligned source
+        unit is outside.
         """
         inside = pair.source_range
         first = max(sentence.source_start, pair.source_start)
@@ -224,16 +225,15 @@ class _Projection:
                 score = 0
                 start = i
             score += 1 if unit.source in inside else -1
-            # The range of a pair around words must contain a word.
+            # If the source has a word between the tags, the range in the translation must also contain a
+            # word.
             if score > best_score and (unit.is_word or best is not None or not has_words):
                 best_score = score
                 best = (start, i + 1)
         return best
 
     def place_other_nodes(self, parent: Node, pairs: Sequence[Node]) -> None:
-        """Set `start` and `end` of the children of `parent` that are not in `pairs`: single tags and
-        atoms.
-        """
+        """Set `start` and `end` of the single tags and the atoms among the children of `parent`."""
         last_tag = parent.start
         for child in parent.children:
             if child.kind == "pair":

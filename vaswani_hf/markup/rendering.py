@@ -96,7 +96,7 @@ class _Writer:
         return before, after
 
     def _is_after_atom(self, node: Node) -> bool:
-        """Return True if an atom was written last, and the source has no `Unit` between the atom and
+        """Return True if the last written part is an atom, and the source has no `Unit` between the atom and
         `node`.
         """
         last = self._last_node
@@ -132,5 +132,7 @@ class _Writer:
 
 
 def _are_joined_atoms(node: Node, following: Node) -> bool:
-    """Return True if two atoms are adjacent in the translation, and the source has no space between them."""
+    """Return True if the two atoms are adjacent in the translation and have no space between them in the
+    source.
+    """
     return node.after == following.before == "X" and following.start == node.end

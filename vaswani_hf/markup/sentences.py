@@ -99,7 +99,9 @@ def _close_gap(texts: list[str], i: int) -> None:
 
 
 def sentences_of(passage: Passage) -> list[Sentence]:
-    """Divide a passage into sentences. Each sequence of breaks is a separate `Sentence`."""
+    """Divide a passage into sentences. Each sequence of break pieces, such as line breaks, becomes a separate
+    `Sentence`.
+    """
     pieces = _with_breaks_between_tags(_with_whole_words(passage))
     sentences = []
     # The white space after the last text.
@@ -140,8 +142,8 @@ def _with_whole_words(passage: Passage) -> list[Piece]:
 
 
 def _with_breaks_between_tags(pieces: Sequence[Piece]) -> list[Piece]:
-    """Insert an empty break between two words if only a closing tag and an opening tag are between the words,
-    as in `<b>one</b><i>two</i>`.
+    """Separate two words by an empty `Piece("break")` if only a closing tag and an opening tag are between
+    the words, as in `<b>one</b><i>two</i>`.
     """
     found: list[Piece] = []
     # True if a closing tag follows the last text.
@@ -165,8 +167,9 @@ def _with_breaks_between_tags(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _outer_space(run: Sequence[Piece]) -> tuple[str, str]:
-    """Return the white space at the start and at the end of pieces without breaks. The white space is empty
-    if an atom is before the first text or after the last text.
+    """Return the white space at the start and at the end of a sequence of pieces that contains no break. The
+    start has no white space if an atom is before the first text. The end has no white space if an atom is
+    after the last text.
     """
     contents = [piece for piece in run if piece.text or piece.kind == "atom"]
     before = after = ""
@@ -195,7 +198,8 @@ def _sentences_of_run(run: Sequence[Piece], separator: str) -> list[Sentence]:
         while cuts and cuts[0][1] <= offset:
             sentence_end, next_start = cuts.popleft()
             head = remaining[: next_start - start]
-            # If the white space after the sentence begins in an earlier piece, `num_kept` is not positive.
+            # `num_kept` is the number of characters of the piece that belong to the sentence: 0 if the
+            # sentence ended in an earlier piece.
             num_kept = max(0, sentence_end - start)
             sentences[-1].pieces.append(Piece("text", text=head[:num_kept] or head))
             sentences.append(Sentence(separator=head[num_kept:] or " "))

@@ -117,8 +117,8 @@ class SourceReader:
 
     def _keep_open(self, number: int) -> None:
         """Keep only the first `number` entries of `_open_nodes`, including the root, and remove all other
-        open tags. The closing tags of the removed tags are missing. Therefore the nodes after each removed
-        tag become nodes of the tag's parent.
+        open tags. The removed tags have no closing tag inside the parent element. Therefore the parent node
+        takes over the children of each removed tag.
         """
         while len(self._open_nodes) > number:
             node = self._open_nodes.pop()

@@ -141,7 +141,7 @@ A_COUNT = an_integer("an integer of 0 or more", ge=0)
 
 def rule_of(field: dataclasses.Field) -> Rule:
     """Return the rule for the values of a dataclass field: the rule in its metadata, or else the rule for its
-    type. The types bool and `Literal` permit a list of values, and other types permit any value.
+    type. The types bool and `Literal` allow only certain values, and other types allow any value.
     """
     rule = field.metadata["rule"]
     if rule is not None:

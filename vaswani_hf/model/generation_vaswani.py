@@ -149,8 +149,8 @@ class VaswaniGeneration(GenerationMixin):
     # Step 1: the settings, the inputs and the length limits
 
     def _pop_strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
-        """Remove the arguments of the search from `kwargs`, and return them as `SearchStrategies`. The other
-        arguments override the fields of the argument `search`.
+        """Remove the arguments of the search from `kwargs`, and return them as `SearchStrategies`. An
+        argument such as `ensemble` overrides the field of the argument `search` with the same name.
         """
         strategies = kwargs.pop("search", None) or SearchStrategies()
         if not isinstance(strategies, SearchStrategies):

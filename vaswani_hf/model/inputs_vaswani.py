@@ -144,7 +144,8 @@ class SearchSettings:
     length_penalty_type: Literal["gnmt", "power"] | None = option(
         None,
         "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power",
-        # The rule of the type would also name None, but an error message about a command line must not.
+        # An error message about the command line must not name None. Without `one_of`, the rule of the type
+        # would name None.
         one_of("gnmt", "power"),
         is_added=True,
     )

@@ -124,8 +124,8 @@ def _rounded(value: Any) -> Any:
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return a copy of the generation config of the checkpoint, in which the fields that change scores have
-    the values of a call with the arguments `settings`.
+    """Return a copy of the checkpoint's generation config. In the copy, the fields that change scores have
+    the values that a call with the arguments `settings` uses.
     """
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:

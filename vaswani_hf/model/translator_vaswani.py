@@ -208,9 +208,9 @@ class BaseTranslator:
             first_line += len(window)
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
-        """Return the options with the completed search settings. `layouts`, `translate_segments` and `join`
-        need completed options. Raise a ValueError if the backend or the checkpoint does not support an
-        option.
+        """Return the options with the search settings that `completed_settings` adds. `layouts`,
+        `translate_segments` and `join` need options that `complete` has returned. Raise a ValueError if the
+        backend or the checkpoint does not support an option.
         """
         completed = replace(options, generate=self._completed_settings(options.generate))
         if options.terms is not None and not self.backend.supports_phrases:

@@ -119,7 +119,7 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # The constructor of the config checks the combination of all fields.
+        # The constructor of the model's config class checks whether the values of all fields fit together.
         try:
             self.make_config()
         except InvalidValueError as error:

@@ -114,9 +114,9 @@ def check_earlier_run(
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest undamaged checkpoint of a run, or None if the run has no checkpoints. Print a line
-    for each damaged checkpoint that is newer than the returned checkpoint. Raise an error if all checkpoints
-    are damaged.
+    """Return the newest undamaged checkpoint of a run. Return None if the run has no checkpoints. Print a
+    line for each damaged checkpoint that is newer than the returned checkpoint. Raise an error if all
+    checkpoints are damaged.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
@@ -135,7 +135,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def refuse_model_without_checkpoint(folder: Path) -> None:
-    """Raise an error if the folder of a run without checkpoints has a finished model."""
+    """Raise an error if the folder of a run contains a finished model, but no checkpoint."""
     if (folder / WEIGHTS_FILE).exists():
         raise InvalidValueError(
             f"`output_dir` '{folder}' holds a finished model, but no checkpoint to continue from; choose "

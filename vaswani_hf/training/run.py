@@ -207,7 +207,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 def _restore_earlier_run(recipe: Recipe) -> None:
     """Put back a checkpoint that a killed run was replacing. If the run is resumed, download the checkpoints
-    that the run pushed from another machine, and restore damaged records of a finished run.
+    that the run has pushed to the Hub from another machine. Also restore damaged records of a finished run.
     """
     folder = Path(recipe.output_dir)
     with explain_write_errors(folder):
@@ -295,7 +295,8 @@ def _check_state(recipe: Recipe, saved: Recipe | None) -> RunState:
         return RunState.FINISHED
     say(f"the run in '{folder}' is finished, but {damage}; these files are made again from the checkpoints")
     if finished.read_finished_run(folder) is None:
-        # Only the final record has the hashes of the undamaged files, so all final files are made again.
+        # Without a record of the finished run in the manifest, the hashes of the undamaged files are unknown.
+        # Therefore all final files are made again.
         return RunState.UNFINISHED
     return RunState.DAMAGED
 
