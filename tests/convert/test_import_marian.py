@@ -296,6 +296,10 @@ def test_exports_that_no_import_reads_are_refused(tmp_path, vaswani, name):
         f"'{tmp_path / 'exported'}' is an export to {entry.expressible.title}, and models in this format "
         "cannot be imported; use the checkpoint from which the export was made.",
     )
+    # A repository of OPUS-MT can contain both the weights and an export.
+    (tmp_path / "exported" / "pytorch_model.bin").touch()
+    code, _, error = vaswani("import", tmp_path / "exported", tmp_path / "ours")
+    assert code == 1 and "is an export to" not in error
 
 
 def test_the_oldest_models_are_refused(tmp_path, vaswani):

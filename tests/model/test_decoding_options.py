@@ -202,7 +202,7 @@ def test_phrases_that_just_fit_are_there_and_more_are_refused(model):
         ),
         (
             {"num_beams": 2, "must_contain": [[[EOS]], [], [], [], []]},
-            r"`must_contain` must .* ids of ordinary target tokens, but is \[2\] for sentence 0.",
+            r"`must_contain` must .* ids of ordinary target tokens, but has \[2\] for sentence 0.",
         ),
         ({"do_sample": True, "num_beams": 1, "ensemble": True}, "`ensemble`"),
         ({"num_beams": 2, "streamer": True}, "streamer"),

@@ -255,6 +255,6 @@ def test_the_coverage_is_that_of_our_models(model):
     ids=str,
 )
 def test_phrases_are_lists(model, phrases):
-    message = "^`must_contain` must .* a list of phrases for each sentence|^A phrase of `must_contain` must be a list"
+    message = "^`must_contain` must .* a list of phrases for each sentence|^`must_contain` must have phrases that are lists"
     with pytest.raises(ValueError, match=message):
         model.generate(**batch_of(SOURCES), num_beams=2, must_contain=phrases)

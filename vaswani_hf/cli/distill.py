@@ -141,7 +141,7 @@ def _translated(
             report.add(translation)
             number, pair = waiting.popleft()
             yield number, pair, translation
-    if counted.num_read <= done:
+    if done and counted.num_read <= done:
         raise InvalidValueError(
             f"`--output` must not have more training pairs than the recipe, but {options.output} has "
             f"{done + 1:,}; give another name."

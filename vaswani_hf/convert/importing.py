@@ -67,6 +67,9 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
 }
 # The exports that an import can read.
 _IMPORTABLE = (MARIAN, MARIAN_NPZ)
+# The names of weight files. A repository can contain weights and also an export, for example to
+# transformers.js.
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.npz", "*.ckpt*", "params.*")
 # A pointer of git-lfs begins with these bytes. If git-lfs is not installed, a clone has pointers in place of
 # large files.
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -139,8 +142,7 @@ def import_checkpoint(
     )
     with new_folder(Path(output)) as folder:
         path = _local_path(source, format)
-        _refuse_exports(path, source)
-        _refuse_config(path, source)
+        _refuse_other_folders(path, source)
         try:
             entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
             _check(entry, options)
@@ -181,30 +183,27 @@ def _local_path(source: str | os.PathLike, format: str | None) -> Path:
     return checkpoint_folder(source, option="source", files=[*files, CARD_FILE, CONFIG_FILE])
 
 
-def _refuse_config(path: Path, source: str | os.PathLike) -> None:
-    """Raise a ValueError if config.json belongs to this package or to a CTranslate2 folder."""
-    if not (path / CONFIG_FILE).is_file():
-        return
-    config = read_json_object(path, CONFIG_FILE, source)
+def _refuse_other_folders(path: Path, source: str | os.PathLike) -> None:
+    """Raise a ValueError for a checkpoint of this package, for a CTranslate2 folder, and for a folder that
+    `vaswani export` has written in a format that no import reads.
+    """
+    config = read_json_object(path, CONFIG_FILE, source) if (path / CONFIG_FILE).is_file() else {}
     # Look only at config.json, because the import does not download the weights of a CTranslate2 repository.
     if CTRANSLATE2_KEY in config:
         raise ValueError(
             f"'{source}' is a CTranslate2 folder, and CTranslate2 models can be exported but not imported; "
             "import the checkpoint from which the folder was converted."
         )
-    if config.get("model_type") == VaswaniConfig.model_type:
-        raise ValueError(
-            f"'{source}' is already a checkpoint of this package; use the checkpoint without an import."
-        )
-
-
-def _refuse_exports(path: Path, source: str | os.PathLike) -> None:
-    """Raise a ValueError if `vaswani export` has written the folder in a format that no import reads."""
     entry = format_of_export(path) if path.is_dir() else None
-    if entry is not None and entry not in _IMPORTABLE:
+    has_weights = any(file for pattern in _WEIGHTS for file in path.glob(pattern))
+    if entry is not None and entry not in _IMPORTABLE and not has_weights:
         raise ValueError(
             f"'{source}' is an export to {entry.expressible.title}, and models in this format cannot be "
             "imported; use the checkpoint from which the export was made."
+        )
+    if config.get("model_type") == VaswaniConfig.model_type:
+        raise ValueError(
+            f"'{source}' is already a checkpoint of this package; use the checkpoint without an import."
         )
 
 

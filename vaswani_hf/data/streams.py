@@ -117,9 +117,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         # A sentence pair takes two shares of a batch: source length / `source_tokens`, and target length /
         # `target_tokens`. Multiply both shares by `source_tokens * target_tokens`, so that the sizes of
         # sentence pairs are integers. The size of a sentence pair is the larger of its two multiplied shares.
-        # In a full batch, the sizes of the sentence pairs add up to about `source_tokens
-        # * target_tokens`. With floating-point sizes, rounding errors could make a resumed run begin a window
-        # of pairs at another stream position than the original run.
+        # The sizes of the sentence pairs in a full batch add up to about
+        # `source_tokens * target_tokens`. With floating-point sizes, rounding errors could make a resumed run
+        # begin a window of pairs at another stream position than the original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0

@@ -65,8 +65,8 @@ def _check_phrase(phrase: Any, sentence: int, config: GenerationConfig, num_clas
     tokens = phrase if isinstance(phrase, (list, tuple)) else []
     if not tokens or not has_ordinary_tokens(tokens, config, num_classes):
         raise InvalidValueError(
-            "A phrase of `must_contain` must be a list of one or more ids of ordinary target tokens, but is "
-            f"{phrase!r} for sentence {sentence}."
+            "`must_contain` must have phrases that are lists of one or more ids of ordinary target tokens, but "
+            f"has {phrase!r} for sentence {sentence}."
         )
     reason = forbidden_tokens(tokens, config)
     ngram = repeated_ngram(tokens, config.no_repeat_ngram_size)

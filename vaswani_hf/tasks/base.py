@@ -98,9 +98,9 @@ class Task(ABC):
     a recipe.
 
     Attributes:
-        name: The value of the key `task` of a recipe. data_settings, tokenizer_settings, decoding_settings,
-            evaluation_settings: The settings classes of the recipe sections `data`, `tokenizer`, `decoding`
-            and `evaluation`.
+        name: The value of the key `task` of a recipe.
+        data_settings, tokenizer_settings, decoding_settings, evaluation_settings: The settings classes of the
+            recipe sections `data`, `tokenizer`, `decoding` and `evaluation`.
         model_class: The class of the models that learn the task, such as `VaswaniForSeq2SeqLM`.
         stacks: The stacks of the model: only "encoder", only "decoder", or "encoder" and "decoder".
         outputs_file: The name of the file of outputs for the test set; None if the task has no outputs.

@@ -53,12 +53,11 @@ class WeightAverage(ABC):
 
 
 class MovingAverage(WeightAverage, TrainerCallback):
-    """An exponential moving average of the weights. Step `t` = 1, 2, … sets the average to `d * average + (1
-    - d) * weights`.
+    """An exponential moving average of the weights.
 
-    The decay `d` of step `t` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in
-    tf.train.ExponentialMovingAverage. In the first steps, `d` is small, so that the random initial weights
-    soon have no influence on the average.
+    Step `t` = 1, 2, … sets the average to `d * average + (1 - d) * weights`. The decay `d` of step `t` is the
+    smaller of `decay` and `(1 + t) / (10 + t)`, as in tf.train.ExponentialMovingAverage. In the first steps,
+    `d` is small, so that the random initial weights soon have no influence on the average.
     """
 
     def __init__(self, model: nn.Module, decay: float, checkpoint: Path | None = None):

@@ -29,9 +29,10 @@ class RunState(Enum):
     UNFINISHED = "unfinished"
     """The folder lacks the final weights, or scores that the recipe needs. Either the run is new or was
     interrupted, or the recipe needs more training steps or other scores than an earlier recipe of the run.
+    A finished run with damaged files also has this state if its manifest does not describe the run.
     """
     DAMAGED = "damaged"
-    """The run is finished, but final files are damaged or missing."""
+    """The run is finished and the manifest describes the run, but final files are damaged or missing."""
     FINISHED = "finished"
     """The folder has the final weights and all scores that the recipe needs."""
 
