@@ -216,7 +216,7 @@ class RunnerUp:
             the token at `position`.
         probability (float): The product of the probabilities of the tokens of `text`, given the tokens before
             the replaced word in the translation. If `token` directly follows the runner-up, `probability`
-            also includes the probability of `token`, because another token could make the runner-up longer.
+            also includes the probability of `token`, because `token` ends the word.
         position (int): The index in `Explanation.target` of the first token at which the runner-up differs
             from the translation.
         token (int): The id of the token that replaces the token of the translation at `position`.

@@ -31,7 +31,7 @@ _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 # The file descriptors that this process keeps open: the descriptors of lock files and of run folders. A
 # forked process, such as a data worker, closes its copies of the file descriptors. If a data worker kept its
-# copies, the lock would remain after the end of the parent process.
+# copies of the file descriptors, the lock would remain after the end of the parent process.
 _DESCRIPTORS: set[int] = set()
 # Maps the absolute path of each locked run folder to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}
@@ -160,9 +160,9 @@ def _acquire(path: Path, sentence: str) -> int | None:
     # Import filelock late, because the import is slow, and many commands lock nothing.
     from filelock import lock_descriptor
 
-    # First open the lock file for reading, because a file that is open for writing prevents a read-only
-    # remount of its disk. On NFS, open the lock file for writing, because NFS locks only files that are open
-    # for writing.
+    # First open the lock file only for reading, because a disk cannot be remounted read-only while one of its
+    # files is open for writing. On NFS, open the lock file for writing, because NFS locks only files that are
+    # open for writing.
     access, end = os.O_RDONLY, time.monotonic() + SECONDS_TO_WAIT
     while (descriptor := _open(path, access)) is not None:
         is_taken = False

@@ -352,8 +352,9 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
     # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the whole sequence is in
-    # the vocabulary. Do not normalize `token` itself, because `token` is in the vocabulary. Normalize
-    # `token * 2`, and also `token * 3`, because `token * 2` is perhaps in the vocabulary too.
+    # the vocabulary. Do not normalize `token` itself, because `token` is in the vocabulary. Normalize the
+    # repeated token: `token * 2`, and also `token * 3`, because the vocabulary perhaps contains the string
+    # `token * 2`.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

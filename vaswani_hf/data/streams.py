@@ -115,9 +115,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
         # A sentence pair takes two shares of a batch: source length / `source_tokens`, and target length /
-        # `target_tokens`. Multiply both shares by `source_tokens * target_tokens`, so that the sizes of
-        # sentence pairs are integers. The size of a sentence pair is the larger of its two multiplied shares.
-        # The sizes of the sentence pairs in a full batch add up to about
+        # `target_tokens`. Multiply both shares of the batch by `source_tokens * target_tokens`, so that the
+        # sizes of sentence pairs are integers. The size of a sentence pair is the larger of its two
+        # multiplied shares. The sizes of the sentence pairs in a full batch add up to about
         # `source_tokens * target_tokens`. With floating-point sizes, rounding errors could make a resumed run
         # begin a window of pairs at another stream position than the original run.
         batch_size = source_tokens * target_tokens

@@ -139,9 +139,9 @@ class _Token:
         name (str): The name of a tag. For an untranslated element, `name` is an empty text if the element has
             no end tag, or contains an element with `translate="yes"`.
         raw (str): The source code of the token.
-        keeps_content (bool, optional): For an opening tag, True if the element is not translated, and False
-            if the element has `translate="yes"`. None if the element inherits `keeps_content` from its
-            parent.
+        keeps_content (bool, optional): For an opening tag, True if the tag itself excludes its element from
+            translation, and False if the tag has `translate="yes"`. None if the element inherits
+            `keeps_content` from its parent.
         is_kept (bool): True if the token is not translated.
         end (int): For an opening tag, the index of the first token after the element. For all tokens except
             opening tags, the index of the next token.

@@ -350,7 +350,9 @@ class _InlineReader:
         return match[0] if match else "\n"
 
     def _closing_of_link(self) -> tuple[str, str]:
-        """Return the end of the innermost link in the source text, and the end of the translated link."""
+        """Return the source code that ends the innermost link, and the source code that ends the translated
+        link.
+        """
         start, end = self._links.pop()
         raw = self._content[self._position : end]
         label = self._content[start + 1 : self._position]

@@ -55,9 +55,9 @@ class Node:
         source_start (int): The index of the first source unit after the node. For a pair of tags,
             `source_start` is the index of the first source unit after the opening tag.
         source_end (int): For a pair of tags, the index of the first source unit after the closing tag.
-        start (int): The index of the first unit (such as a word) of the translation after the node. For a
-            pair of tags, `start` is the index of the translation's first unit (such as a word) after the
-            opening tag.
+        start (int): The index of the first unit (such as a word) that follows the node in the translation.
+            For a pair of tags, `start` is the index of the translation's first unit (such as a word) after
+            the opening tag.
         end (int): For a pair of tags, the index of the first unit of the translation after the closing tag;
             otherwise equal to `start`.
         children (list): The nodes between the two tags of a pair, in the order of the source.
@@ -301,9 +301,9 @@ def _enclose(pair: Node, start: int, end: int, free: set[int]) -> None:
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """If a node without words, such as an image, was placed inside a sibling pair of tags, move the node out
-    of the pair. If the node precedes the pair of tags in the source text, put the node before the opening
-    tag. Otherwise, put the node after the closing tag.
+    """If a node without words, such as an image, is inside a pair of tags in `pairs`, move the node out of
+    the pair. If the node precedes the pair of tags in the source text, put the node before the opening tag.
+    Otherwise, put the node after the closing tag.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:

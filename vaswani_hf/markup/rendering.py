@@ -21,8 +21,8 @@ class _Writer:
         self._target = target
         self._escape = escape
         self._parts: list[str] = []
-        # The number of target units whose preceding white space is already written. A tag can be between a
-        # unit and the white space before the unit.
+        # The number of target units whose preceding white space is already written. A tag can come after the
+        # white space and before the unit.
         self._num_spaced = 0
         # The last written node. None after a unit.
         self._last_node: Node | None = None
@@ -116,8 +116,8 @@ class _Writer:
         return space
 
     def _space_after(self, node: Node) -> str:
-        """Return the space after a node without words, such as an image. The space that the translation has
-        before the next word has already been written before the node.
+        """Return the space after a node without words, such as an image. In the output, the space between the
+        previous and the next word of the translation already precedes the node.
         """
         is_next = self._is_aligned(node.start, node.source_start)
         if not node.after or (is_next and node.after.isalnum()):

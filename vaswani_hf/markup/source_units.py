@@ -77,7 +77,8 @@ class SourceReader:
     def _add_atom(self, text: str, raw: str) -> None:
         num_words = len(text.split())
         if num_words and not self._space:
-            # Do not count the first word of an atom if no space precedes the atom, as in "No.{number}".
+            # Do not count the first word of an atom (such as a placeholder) if no space precedes the atom, as
+            # in "No.{number}".
             num_words -= 1
         self._word += num_words
         self._add_unit(text, raw)

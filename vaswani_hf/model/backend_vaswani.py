@@ -108,8 +108,8 @@ class Backend(Protocol):
 
     @property
     def is_vaswani(self) -> bool:
-        """True if the model is a Vaswani model. The translator divides long texts only for Vaswani models. A
-        Vaswani model limits the length of each translation itself.
+        """True if the model is a Vaswani model. The translator divides long texts only for Vaswani models.
+        For a Vaswani model, the method `search` limits the length of each translation.
         """
         ...
 

@@ -18,8 +18,8 @@ contains `max_new_tokens` or `max_length`, `task_specific_params` and `DEFAULT_S
 the two settings.
 
 `completed_settings` adds the settings of `task_specific_params` and of `DEFAULT_SEARCH` to the arguments of a
-call of the translator. `setting_of` then needs only the sources 1, 2, 4 and 6 in the list. `generate` of
-transformers reads the same four sources in the same order.
+call of the translator. `setting_of` then needs only the sources 1, 2, 4 and 6 of the list above. `generate`
+of transformers reads the same four sources in the same order.
 
 This file is saved with every checkpoint because the search and the translator read their settings with this
 file.

@@ -232,8 +232,8 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
 def target_word_indices(
     token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[int]]:
-    """Return the words of a translation, and the index of the word of each token. The index of a special
-    token is -1.
+    """Return the words of a translation, and for each token the index of the word that contains the token.
+    The index of a special token is -1.
     """
     special = set(tokenizer.all_special_ids)
     text = _decode(token_ids, tokenizer)
@@ -256,8 +256,8 @@ def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedToke
     for i in range(len(token_ids)):
         added = _decode(token_ids[context_start:i], tokenizer)[len(context) :]
         # If the tokens before index i end inside a character, their decoded text ends with a replacement
-        # character. Count only the first characters of the decoded text `added` that equal the next
-        # characters of `text`.
+        # character. Count only the characters in the common prefix of `added`, the newly decoded text, and
+        # `text[num_characters:]`.
         common = os.path.commonprefix([added, text[num_characters : num_characters + len(added)]])
         yield num_characters + len(common)
         if added and added == common:
@@ -371,8 +371,8 @@ def is_loop(translation: str, source: str) -> bool:
     source.
 
     A loop repeats a word at least four times, or a phrase at least three times. A loop inside a word repeats
-    a part of the word at least four times, with at least twenty characters in total. The number of repeats
-    must be more than twice the largest number of repeats in the source.
+    a part of the word at least four times, with at least twenty characters in total. The function returns
+    True only if the number of repeats is more than twice the largest number of repeats in the source.
     """
     words = [word.casefold().strip(PUNCTUATION) or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)

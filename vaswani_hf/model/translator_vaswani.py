@@ -236,9 +236,9 @@ class BaseTranslator:
         )
 
     def setting(self, name: str, /, **arguments: Any) -> Any:
-        """Return the value that a search setting, such as "num_beams", has if `translate` is called with the
-        search settings `arguments`. The file precedence_vaswani lists all sources of search settings, such as
-        the call and the checkpoint.
+        """Return the value of a search setting, such as "num_beams", in a call of `translate` with the search
+        settings `arguments`. The file precedence_vaswani lists all sources of search settings, such as the
+        call and the checkpoint.
         """
         return setting_of(name, self._completed_settings(arguments), self.backend.generation_config)
 

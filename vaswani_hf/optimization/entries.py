@@ -106,7 +106,9 @@ class BuildLoss(Protocol):
 
 
 def accept_any_model(settings: Any, model: ModelSettings) -> None:
-    """Do nothing: the `check` of a regulariser that works with every model."""
+    """Do nothing. This function is the default of `Regularizer.check`, for regularisers that work with every
+    model.
+    """
 
 
 @dataclass(frozen=True)

@@ -195,8 +195,8 @@ def _verb_relation(
     verbs: Mapping[str, frozenset[str]], distances: Sequence[int], halves: Sequence[Sequence[Tokens]]
 ) -> Relation:
     """Return the relation between verbs and complements. Use the first of `distances` at which both halves of
-    the texts have enough pairs of a verb and a complement. If no distance has enough pairs, use the last
-    distance.
+    the texts have enough pairs of a verb and a complement. If no minimum distance in `distances` gives enough
+    pairs of a verb and a complement, use the last element of `distances`.
     """
     for distance in distances:
         relation = Relation(verbs, is_earlier=False, least_distance=distance)

@@ -10,8 +10,9 @@ from .base import Settings, field_with_properties, properties_of
 # the following:
 # - "fixed": The run refuses the new value with an error, because the value changes the training steps.
 # - "free": An unfinished run continues with the new value. A finished run stays as it is.
-# - "continue": An unfinished run and a finished run continue with the new value. A key is declared "continue"
-# if its new value requires more training steps, different final weights or new scores.
+# - "continue": An unfinished run and a finished run continue with the new value. The `on_resume` value of a
+# recipe key is "continue" if changing the key requires more training steps, different final weights or new
+# scores.
 OnResume = Literal["fixed", "free", "continue"]
 
 

@@ -81,7 +81,7 @@ class RunComparison:
 
 
 def comparison(runs: Runs, outcomes: Outcomes) -> list[RunComparison]:
-    """Compare the runs of an ablation. Leave out a run that has neither a finished nor a failed training."""
+    """Compare the runs of an ablation. Leave out a run if none of its trainings has finished or failed."""
     (first, *_), *_ = runs.values()
     compared: list[RunComparison] = []
     for name, recipes in runs.items():
