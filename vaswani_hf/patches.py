@@ -76,8 +76,8 @@ def quick_imports() -> Iterator[None]:
     """Import transformers faster in the `with` block, for commands that neither train nor compile a model.
 
     transformers is imported without `torch.distributed.tensor` and `torch._dynamo`, because both modules
-    import SymPy, which takes a large part of the time. After the block, `torch.distributed.is_available()`
-    returns False until the process ends.
+    import SymPy, which takes a large part of the time. After the `with` block,
+    `torch.distributed.is_available()` returns False until the process ends.
     """
     import torch
 

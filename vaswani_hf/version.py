@@ -24,7 +24,8 @@ def install_command(extra: str) -> str:
     The command lists the libraries one by one. pip cannot install `vaswani_hf[extra]`, because the package is
     not on PyPI. Each library is in quotes, because zsh would treat `>` and `[` as special characters.
     """
-    # Import the modules only here, because `vaswani --help` imports this file and must not become slow.
+    # Import the modules inside the function, because `vaswani --help` imports this file and must not become
+    # slow.
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement

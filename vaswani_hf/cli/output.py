@@ -1,4 +1,6 @@
-"""Checks, locks and writes the outputs of commands. Each error message names the output."""
+"""Checks, locks and writes the outputs of commands. Each error message about an output names the output file
+or standard output.
+"""
 
 import os
 import stat

@@ -36,8 +36,8 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
     "cross_attention_score": one_of("cross_attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
     "attention_window": _whole_attention,
 }
-# A format that supports only scaled dot-product attention can accept any value of the following config
-# fields. Each format can have additional limits.
+# If a format supports only scaled dot-product attention, the attention does not limit the values of the
+# config fields in `SCALED_DOT_FIELDS`. Each format can have additional limits.
 SCALED_DOT_FIELDS = frozenset(
     """
     vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads

@@ -27,7 +27,9 @@ def _c_function(name: str) -> Any:
 
 
 def return_free_memory() -> None:
-    """Return freed memory to the system, such as half a gigabyte after the training of a tokenizer."""
+    """Return freed memory to the operating system, for example half a gigabyte after the training of a
+    tokenizer.
+    """
     trim = _c_function("malloc_trim")
     if trim is not None:
         trim(0)

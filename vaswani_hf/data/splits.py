@@ -62,8 +62,8 @@ def split_name(data: DataSettings, split: str) -> str:
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
     """Raise an error with the text `fault` if every pair has an empty side.
 
-    For a training or validation split, also raise an error if every pair has an empty side or too many
-    characters. The pairs of a test split can have any length.
+    For a training or validation split, raise an error if every pair has an empty side or too many characters.
+    The pairs of a test split can have any length.
     """
     name = split_name(data, split)
     max_length = data.max_length

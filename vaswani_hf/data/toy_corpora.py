@@ -9,12 +9,12 @@ join words and to change the order of words.
 has exactly one correct tree, because the words determine the tree:
 
 - A determiner and its noun agree in number (singular or plural). A subject and its verb also agree in number.
-- The noun in a prepositional phrase determines which word the phrase belongs to. In "sees the man with the
-  beard", the phrase "with the beard" belongs to "man". In "sees the man with the telescope", the phrase "with
-  the telescope" belongs to the verb "sees". In the tree, a prepositional phrase that names a place belongs to
-  the verb if the phrase comes after the verb. An example is "sees the man in the garden". A phrase that names
-  a place belongs to the noun before the phrase if the phrase precedes the verb ("the man in the garden
-  sleeps").
+- The words and the position of a prepositional phrase determine the parent node of the phrase in the tree. In
+  "sees the man with the beard", the phrase "with the beard" belongs to "man". In "sees the man with the
+  telescope", the phrase "with the telescope" belongs to the verb "sees". In the tree, a prepositional phrase
+  that names a place belongs to the verb if the phrase comes after the verb. An example is "sees the man in
+  the garden". A phrase that names a place belongs to the noun before the phrase if the phrase precedes the
+  verb ("the man in the garden sleeps").
 - A relative clause after two nouns belongs to the noun that has the same number (singular or plural) as the
   verb of the clause. In "the dogs near the cat that bark", the clause "that bark" belongs to "dogs". In "the
   dogs near the cat that barks", the clause "that barks" belongs to "cat".

@@ -40,7 +40,8 @@ class Unit:
 
 @dataclass(slots=True)
 class Node:
-    """A pair of tags, a single tag, or an atom. The root node represents the whole passage, and has no tags.
+    """A pair of tags, a single tag, or an atom, such as the placeholder `{name}`. The root node represents
+    the whole passage, and has no tags.
 
     Attributes:
         raw (str): The source code of the node; for a pair, only of the opening tag.
@@ -83,8 +84,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The units of one sentence, or of a part of a sentence: the slice `source_start:source_end` of the
-    source units, and the slice `start:end` of the units of the translation.
+    """The units (such as words) of a sentence, or of a part of a sentence. The slice
+    `source_start:source_end` selects the source units, and the slice `start:end` selects the units of the
+    translation.
     """
 
     source_start: int
@@ -125,8 +127,8 @@ class _Projection:
         self._source = source
         self._target = target
         self._sentences = sentences
-        # Maps the index of a source unit to the indices of the aligned target units. The key None has the
-        # unaligned target units.
+        # Maps the index of a source unit to the indices of the aligned target units. The key None maps to the
+        # indices of the unaligned target units.
         self._aligned: dict[int | None, list[int]] = {}
         for i, unit in enumerate(target):
             self._aligned.setdefault(unit.source, []).append(i)

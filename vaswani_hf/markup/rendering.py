@@ -21,8 +21,8 @@ class _Writer:
         self._target = target
         self._escape = escape
         self._parts: list[str] = []
-        # The number of target units whose preceding white space is already written. A tag can come after the
-        # white space and before the unit.
+        # The white space before the first `_num_spaced` target units is already written. A tag can come after
+        # the white space and before the unit.
         self._num_spaced = 0
         # The last written node. None after a unit.
         self._last_node: Node | None = None

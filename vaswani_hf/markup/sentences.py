@@ -65,8 +65,8 @@ class Sentence:
         return _OTHER_SPACE.sub(" ", "".join(self.texts())).strip()
 
     def can_keep_atoms(self) -> bool:
-        """Return False if an atom consists only of letters, or if its text also occurs elsewhere in the
-        source sentence. Otherwise return True.
+        """Return False if an atom (an unchangeable part) consists only of letters, or if its text also occurs
+        elsewhere in the source sentence. Otherwise return True.
         """
         source = self.source()
         return all(
@@ -87,9 +87,9 @@ class Sentence:
 
 
 def _close_gap(texts: list[str], i: int) -> None:
-    """Change the texts around a removed atom: "a {x}." becomes "a." instead of "a .", and "a, {x}, b" becomes
-    "a, b" instead of "a,, b". `texts[i]` is the text after the removed atom, and does not begin with a letter
-    or a digit.
+    """Change the texts around a removed atom, such as the placeholder `{x}`. For example, "a {x}." becomes
+    "a." instead of "a .", and "a, {x}, b" becomes "a, b" instead of "a,, b". `texts[i]` is the text after the
+    removed atom, and does not begin with a letter or a digit.
     """
     previous = next((j for j in range(i - 1, -1, -1) if texts[j]), None)
     if previous is not None:

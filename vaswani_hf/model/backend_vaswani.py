@@ -38,7 +38,7 @@ from .search_errors_vaswani import NotFiniteError
 
 @dataclass(slots=True)
 class Segment:
-    """A text that one row of a `generate` call translates: a sentence, or a part of a long sentence."""
+    """A text that is one row in the input of `generate`: a sentence, or a part of a long sentence."""
 
     text: str
     # The token ids [S] of the source. The last token is `</s>`.

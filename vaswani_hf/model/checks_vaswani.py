@@ -75,7 +75,7 @@ class Rule:
     Attributes:
         accepts: Returns True if the rule allows the value.
         words: The words that follow "must be" in an error message.
-        limits: The limits of a number.
+        limits: The lower and upper limits of allowed numbers.
         remedy: The end of an error message, such as "; install the library".
     """
 

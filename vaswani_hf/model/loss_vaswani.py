@@ -1,8 +1,9 @@
 """Dropout, and the cross-entropy with label smoothing (Section 5.4).
 
-`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. With the target
-probabilities `gold` (reference token) and `other` (each other token of the vocabulary), the loss of a
-position with the logits `z` is logsumexp(z) - (gold - other) * z[label] - other * sum(z).
+`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. Let `gold` be the
+target probability of the reference token, and `other` the target probability of each other token of the
+vocabulary. For a position with the logits `z` and the reference token `label`, the loss is logsumexp(z) -
+(gold - other) * z[label] - other * sum(z).
 
 This file is saved with every checkpoint because the models compute dropout and the loss with this file.
 

@@ -2,8 +2,8 @@
 token ids.
 
 If a phrase contradicts a setting of the search, `check_phrases` raises an error before the search. If the
-phrases have too many tokens for the length limit, `fit_phrases` merges phrases that overlap. The file
-phrase_search_vaswani searches for translations that contain the phrases.
+phrases have too many tokens for the length limit, `fit_phrases` merges phrases that overlap. The code in the
+file phrase_search_vaswani searches for translations that contain the phrases.
 
 This file is saved with every checkpoint because `generate(must_contain=...)` checks phrases with this file.
 """

@@ -95,7 +95,7 @@ class WellFormedTrees(LogitsProcessor):
         is_begun = num_opening > 0
         is_inside = depth > 0
         # `is_empty` is True if the last symbol is an opening bracket, because an empty bracket must not be
-        # closed. In the first step, there is no last symbol, so `is_empty` is False.
+        # closed. In the first step, there is no last symbol, so no bracket is empty and `is_empty` is False.
         is_empty = is_opening[:, -1:].any(dim=1)
         # Allow another opening bracket only if the length limit has room for the remaining symbols: a tag for
         # each remaining word, a closing bracket for each open bracket, and `</s>`.

@@ -151,7 +151,7 @@ def _key_of(declared: dataclasses.Field, default: Any, help: str) -> tuple[Any, 
 
 def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
     """Create the settings class of the section `model` for models that consist of the stacks `stacks`. The
-    class lacks the config fields that have no effect on models with the stacks `stacks`.
+    class leaves out the config fields that have no effect on models with the stacks `stacks`.
     """
     other_stacks = tuple(f"{stack}_" for stack in STACKS if stack not in stacks)
     fields: dict[str, Any] = {}

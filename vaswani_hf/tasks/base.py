@@ -56,8 +56,8 @@ class CardWords:
         is_translator: True if the pipeline returns translations.
         snippet: For a model without a pipeline, Python code that prints the output for `example`.
         use_after_generated_corpus: The intended use of a model that was trained on a generated corpus.
-        work: A sentence about the unit of text that the model processes, such as "The model translates
-            sentence by sentence."
+        work: A sentence about how the model works on a text, such as "The model translates sentence by
+            sentence."
         warning: A warning about possible errors in outputs.
         scored: The amount of test data that was scored, such as "1,000 sentences".
         scored_how: A sentence about the scoring method; empty if the names of the scores explain the method.

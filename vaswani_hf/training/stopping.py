@@ -110,9 +110,9 @@ class GracefulShutdown:
         finally:
             self._raises = False
             # After a signal, another process can still forward the signal to this process. Leave the signal
-            # handler `_handle` installed, so that the forwarded signal does not end this process before the
-            # process prints its message. If a signal arrives more than `SECONDS_OF_ONE_SIGNAL` seconds after
-            # the first signal, `_handle` restores the earlier handlers.
+            # handler `_handle` installed, so that a signal from another process does not end this process
+            # before this process prints its message. If a signal arrives more than `SECONDS_OF_ONE_SIGNAL`
+            # seconds after the first signal, `_handle` restores the earlier handlers.
             if not self.received or not self._peers:
                 self.restore()
             _LISTENING.remove(self)

@@ -22,9 +22,9 @@ the search of this package in these points:
   coverage penalty of this package.
 
 - CTranslate2 has one length limit for all sentences of a batch. The backend gives CTranslate2 the largest
-  length limit of all sentences in the batch. Only with `early_stopping="never"` and several beams, the first
-  search can have a smaller limit. If a translation exceeds the length limit of its own sentence, the backend
-  translates the sentence again with this limit.
+  length limit of all sentences in the batch. Only with `early_stopping="never"` and several beams, the
+  backend can first search a sentence with a smaller limit. If a translation exceeds the length limit of its
+  own sentence, the backend translates the sentence again with this limit.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
   allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
