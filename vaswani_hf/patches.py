@@ -77,7 +77,8 @@ def quick_imports() -> Iterator[None]:
 
     transformers is imported without `torch.distributed.tensor` and `torch._dynamo`, because both modules
     import SymPy, which takes a large part of the time. After the `with` block,
-    `torch.distributed.is_available()` returns False until the process ends.
+    `torch.distributed.is_available()` returns False until the process ends. If transformers or
+    `torch._dynamo` is already imported, this function changes nothing.
     """
     import torch
 

@@ -24,8 +24,9 @@ class KeyProperties(TypedDict, total=False):
     range: str
     """The possible values in words, if the limits do not describe them."""
     on_resume: OnResume
-    """What a resumed run does if the value of the key has changed in the recipe. By default, the attribute
-    `keys_on_resume` of the section's settings class decides; without this attribute, the value is "fixed"."""
+    """How a resumed run handles a new value of the key. The default is `keys_on_resume` of the settings class.
+    If the settings class has no `keys_on_resume`, the default is "fixed".
+    """
 
 
 def recipe_key(
