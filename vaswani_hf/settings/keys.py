@@ -24,8 +24,8 @@ class KeyProperties(TypedDict, total=False):
     range: str
     """The possible values in words, if the limits do not describe them."""
     on_resume: OnResume
-    """How a resumed run handles a new value of the key. The default is `keys_on_resume` of the settings class.
-    If the settings class has no `keys_on_resume`, the default is "fixed".
+    """How a resumed run handles a new value of the key. The default is `keys_on_resume` of the settings
+    class. If the settings class has no `keys_on_resume`, the default is "fixed".
     """
 
 
