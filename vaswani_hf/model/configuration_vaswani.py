@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal, get_origin
 
 from transformers import GenerationConfig, PreTrainedConfig
-from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import is_torch_available, logging
 
 from .checks_vaswani import (
@@ -42,6 +41,7 @@ from .extension_vaswani import (
     checked_value,
     fields_of_subclass,
     registered_names,
+    save_package_code,
     save_user_code,
 )
 
@@ -632,14 +632,14 @@ class VaswaniConfig(PreTrainedConfig):
         saved.auto_map = dict(self.auto_classes)
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+        # Save the code files in this method instead of in `save_pretrained` of transformers. transformers
+        # reads all files at each call, copies many files twice, and copies a user's file without converting
+        # its imports from the package. If `_auto_class` is None, transformers saves no code files.
+        saved.__dict__["_auto_class"] = None
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_package_code(self._package_class, folder)
         if self.user_classes():
-            # Save the code files in this method instead of in `save_pretrained` of transformers. Set
-            # `_auto_class` to None, so that `save_pretrained` of transformers saves no code files.
-            # transformers would copy a user's file without converting its imports from the package.
-            saved.__dict__["_auto_class"] = None
-            folder = Path(save_directory)
-            folder.mkdir(parents=True, exist_ok=True)
-            custom_object_save(self._package_class, folder)
             try:
                 save_user_code(saved, self._package_class, folder)
             except ValueError as error:
@@ -692,8 +692,6 @@ def _document_fields() -> None:
 
 
 _document_fields()
-# After this call transformers saves the code files of the model together with each config.
-VaswaniConfig.register_for_auto_class()
 
 
 # The field names that a config accepts, and the error messages about unknown names.
@@ -741,8 +739,8 @@ def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
-# The import statements in `_TRAVELLING_FILES` make transformers copy the imported files of the package into
-# each checkpoint. Real import statements would be circular imports. Import statements in a string are enough,
+# The import statements in `_TRAVELLING_FILES` make transformers copy and download the imported files together
+# with this file. Real import statements would be circular imports. Import statements in a string are enough,
 # because transformers searches the whole text of this file.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM

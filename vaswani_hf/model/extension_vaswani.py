@@ -12,16 +12,18 @@ this file.
 import ast
 import inspect
 import re
+import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import MISSING
+from functools import cache
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any, ClassVar, get_origin
 
 from huggingface_hub.dataclasses import type_validator
 from transformers import PreTrainedConfig
-from transformers.dynamic_module_utils import get_imports, get_relative_imports
+from transformers.dynamic_module_utils import get_imports, get_relative_import_files, get_relative_imports
 
 from .checks_vaswani import is_int
 from .errors_vaswani import InvalidValueError
@@ -186,6 +188,20 @@ def _with_floats(value: Any) -> Any:
 
 
 # The files that define a user's classes
+
+
+def save_package_code(kind: type, folder: Path) -> None:
+    """Copy the Python file of a class of the package, and all files that it imports, into the checkpoint
+    `folder`.
+    """
+    for path in _files_to_save(sys.modules[kind.__module__].__file__ or ""):
+        shutil.copyfile(path, folder / Path(path).name)
+
+
+@cache
+def _files_to_save(module_file: str) -> set[str]:
+    # transformers reads all files, and lists a file once for each file that imports it.
+    return {module_file, *get_relative_import_files(module_file)}
 
 
 def _travelling_modules() -> set[str]:
