@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "vaswani_hf"
 FILES = sorted(PACKAGE.rglob("*.py")) + sorted((ROOT / "scripts").rglob("*.py"))
 TRAVELLERS = sorted((PACKAGE / "model").glob("*_vaswani.py"))
-TREES = {
-    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for path in PACKAGE.rglob("*.py")
-}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Map the path of each file of the package to its syntax tree."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in PACKAGE.rglob("*.py")
+    }
 
 
 def test_public_methods_have_docstrings():
@@ -45,7 +51,7 @@ def test_only_the_run_receives_the_whole_recipe():
     """
     naming = {
         path
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and "Recipe" in {alias.name for alias in node.names}
     }
@@ -83,20 +89,20 @@ def unnamed_values_of(tree: ast.Module) -> list[str]:
 
 def test_an_error_about_a_value_of_the_user_has_its_own_class():
     """The exit code of a command depends on the class."""
-    assert {path: faults for path, tree in TREES.items() if (faults := unnamed_values_of(tree))} == {}
+    assert {path: faults for path, tree in trees().items() if (faults := unnamed_values_of(tree))} == {}
     assert unnamed_values_of(ast.parse('raise ValueError(f"`--{name}` must be 1.")'))
     assert not unnamed_values_of(ast.parse('raise InvalidValueError("`--x` must be 1.")'))
 
 
 def test_no_module_is_looked_up_by_name_and_no_table_of_another_module_is_filled():
-    assert {path: faults for path, tree in TREES.items() if (faults := hidden_calls_of(tree))} == {}
+    assert {path: faults for path, tree in trees().items() if (faults := hidden_calls_of(tree))} == {}
     assert hidden_calls_of(ast.parse("PARTS = {'search': lambda: __import__('vaswani_hf.cli')}"))
     assert hidden_calls_of(ast.parse("from .model.tables import PARTS\nPARTS['search'] = lambda: 1"))
 
 
 @pytest.mark.parametrize("path", TRAVELLERS, ids=lambda path: path.name)
 def test_a_travelling_file_imports_only_modules_that_travel_or_that_every_user_has(path):
-    tree = TREES[f"model/{path.name}"]
+    tree = trees()[f"model/{path.name}"]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.level == 0):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]

@@ -19,7 +19,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     ("chosen", "expected"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    [
+        ({}, "1000"),
+        pytest.param({"GOMP_SPINCOUNT": "77"}, "77", marks=pytest.mark.slow),
+        pytest.param({"OMP_WAIT_POLICY": "active"}, None, marks=pytest.mark.slow),
+    ],
 )
 def test_waiting_threads_sleep_soon_unless_the_user_has_chosen_how_they_wait(chosen, expected):
     environment = os.environ.copy()

@@ -28,6 +28,9 @@ GENERATED = {"commands.md", "recipe_keys.md"}
 BUILT = {"paper.md"}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES += sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED | BUILT)
+# The commands of these pages train or push several times, or start several processes. Other tests run each of
+# these commands.
+SLOW = {"ablation.md", "private_pushes.md", "several_processes.md"}
 # A page that has this command makes the checkpoint of the quick start itself. All other pages find the
 # checkpoint.
 QUICK_START = re.compile(r"^vaswani train numbers$", re.MULTILINE)
@@ -120,7 +123,11 @@ def run(python: str, blocks: list[Block], folder: Path, environment: dict[str, s
     return result.stdout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow) if page.name in SLOW else page for page in PAGES],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
 def test_every_code_block_of_a_page_runs(page, request):
     text = page.read_text(encoding="utf-8")
     unknown = [block for block in blocks_of(text) if block.language not in LANGUAGES]
