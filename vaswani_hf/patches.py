@@ -4,8 +4,8 @@
 - To make imports faster, `import_quantizers_without_torchao` and `quick_imports` replace the module torchao,
   one function of `transformers.quantizers`, `torch.distributed.is_available` and modules of `torch._dynamo`.
 - `without_initial_values` replaces functions of `torch.nn.init`, so that a checkpoint loads faster.
-- `accept_numbered_cpus` adds a device to the devices of `torch.load`, so that several processes on a CPU can
-  resume a run.
+- `accept_numbered_cpus` makes `torch.load` accept devices such as "cpu:0", so that several processes on a CPU
+  can resume a run.
 
 Two other files also change libraries: registration.py adds the pipeline tasks of the package to transformers,
 and training/step_cost.py replaces two functions of PyTorch to count the memory that attention and dropout use
@@ -45,7 +45,8 @@ def import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
     If torchao is installed, transformers imports torchao, although only one function of one quantizer needs
-    it. The import takes a second and prints warnings, but this package needs torchao only for int8 weights.
+    it. The import of torchao takes a second and prints warnings, but this package needs torchao only for int8
+    weights.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return
@@ -77,7 +78,7 @@ def quick_imports() -> Iterator[None]:
 
     transformers is imported without `torch.distributed.tensor` and `torch._dynamo`, because both modules
     import SymPy, which takes a large part of the time. After the `with` block,
-    `torch.distributed.is_available()` returns False until the process ends. If transformers or
+    `torch.distributed.is_available()` returns False in the rest of the program. If transformers or
     `torch._dynamo` is already imported, this function changes nothing.
     """
     import torch
@@ -111,7 +112,8 @@ class _DeferredDynamo(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            # Python's import system reads names such as `__path__` during imports of other modules.
+            # Do not import `torch._dynamo` for an attribute such as `__path__`: Python's import system reads
+            # such attributes during imports of other modules.
             raise AttributeError(name)
         _remove(self)
         import torch._dynamo as dynamo
@@ -172,5 +174,7 @@ def accept_numbered_cpus() -> None:
 
 
 def _stay_on_cpu(storage: Any, device: str) -> Any:
-    """Return `storage` unchanged if `device` is a CPU with a number, such as "cpu:0", otherwise None."""
+    """Return the storage of a tensor unchanged if `device` is a CPU with a number, such as "cpu:0", otherwise
+    None.
+    """
     return storage if device.startswith("cpu:") else None

@@ -1,8 +1,8 @@
 """Lists undocumented names of other libraries that the package uses, and warns if an installed library lacks
 a name.
 
-A new version of a library can remove the listed names without notice. CONTRIBUTING.md describes how to adopt
-a new release of transformers.
+A new version of a library can remove an undocumented name without notice. CONTRIBUTING.md describes how to
+adopt a new release of transformers.
 """
 
 import importlib.util
@@ -60,8 +60,8 @@ PRIVATE = {
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     """,
 }
-# Maps each internal or undocumented module to the names without a leading underscore that the package uses
-# from the module.
+# Maps each internal or undocumented module to the names that the package uses from the module, except names
+# with a leading underscore.
 INSIDES = {
     "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
     "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",

@@ -22,7 +22,9 @@ _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 
 def capability(name: str) -> Any:
-    """Return a processor property, such as "avx512_bf16", or None if PyTorch does not report the property."""
+    """Return the value of a CPU property, such as "avx512_bf16", or None if PyTorch does not report the
+    property.
+    """
     # Older versions of PyTorch do not have `get_capabilities`.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get(name)

@@ -8,7 +8,8 @@ from typing import Any
 
 from .model.errors_vaswani import InvalidValueError
 
-# The files that `run_user_code` has executed in this process. Worker processes execute the same files again.
+# The files that `run_user_code` has executed in this process. Each worker process also executes the files in
+# `_executed`.
 _executed: dict[Path, None] = {}
 
 

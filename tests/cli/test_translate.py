@@ -329,7 +329,7 @@ MISTAKES = {
     "--resume --text a --output x": "`--resume` continues a file and must come without `--text`.",
     "--text a --input_format json": "`--input_format json` must come with a file or standard input, not with `--text`.",
     "--stream --num_return_sequences 2": "`--stream` must come without `--json`, `--output` and `--workers`, because",
-    "--stream --num_beams 2": "`--num_beams` must be 1 with `--stream`, because `--stream` needs greedy search, but is 2.",
+    "--stream --num_beams 2": "`--num_beams` must be 1 with `--stream`, but is 2; `--stream` needs greedy search.",
     "--stream --repetition_guard": "`--stream` shows the running search of one model and must come without",
     "--stream --engine ctranslate2": "`--stream` must come without `--engine ctranslate2`, which returns only complete translations",
     "--ensemble x --min_confidence 0.5": "`--min_confidence` must come without `--ensemble`, because a",

@@ -137,12 +137,12 @@ def test_merges_that_cannot_be_expressed_are_noted(tmp_path):
 
 
 TOKENIZERS = {
-    "fastBPE": ({"level": "bpe", "tokenizer_type": "fastbpe"}, "segments with fastbpe"),
+    "fastBPE": ({"level": "bpe", "tokenizer_type": "fastbpe"}, "segments texts with fastbpe"),
     "missing merges": (
         {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "data/codes"}},
-        "lacks the merges codes",
+        "lacks the file codes with the BPE merges",
     ),
-    "Moses": ({"tokenizer_cfg": {"pretokenizer": "moses"}}, "tokenizes with moses"),
+    "Moses": ({"tokenizer_cfg": {"pretokenizer": "moses"}}, "tokenizes texts with moses"),
     "missing model": (
         {"level": "bpe", "tokenizer_cfg": {"model_file": "data/x.model"}},
         "lacks the SentencePiece model x.model",

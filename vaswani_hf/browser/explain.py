@@ -44,8 +44,8 @@ from .recording import CandidateRecorder, ProcessorRecorder
 
 # The runners-up of a target word are the most probable other words in its place. Find at most
 # `NUM_RUNNERS_UP` other words for each target word. The probability of another word is the product of its
-# token probabilities, up to and including the first token that differs from the target word. Ignore other
-# words if the product of their token probabilities is below `LEAST_PROBABILITY`.
+# token probabilities, up to and including the first token that differs from the target word. Ignore
+# runners-up whose probability is below `LEAST_PROBABILITY`.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 
@@ -75,8 +75,8 @@ def explain(
 
 
 def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int | None) -> None:
-    """Raise an error if a text is too long for the model, or if its self-attention weights are too large for
-    a page.
+    """Raise an error if a text is too long for the model, or if the page with its self-attention weights
+    would be too large.
     """
     config = translator.model.config
     num_heads = config.num_hidden_layers * config.num_attention_heads
@@ -215,8 +215,8 @@ class _Explainer:
         # One dict for each target word: maps the text of each runner-up to its `RunnerUp`.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
         # Different replacements of a token can lead to the same runner-up. Beam searches take most of the
-        # time of an explanation. Therefore first run beam searches only for the `NUM_RUNNERS_UP` most
-        # probable replacements of a token in each target word. Then run beam searches for the remaining
+        # time of an explanation. Therefore, in each target word, first run a beam search only for each of the
+        # `NUM_RUNNERS_UP` most probable token replacements. Then run beam searches for the less probable
         # replacements, but only in target words with fewer than `NUM_RUNNERS_UP` runners-up.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):
             chosen: list[tuple[int, tuple[int, int]]] = []
@@ -283,7 +283,7 @@ class _Explainer:
     def _runner_up(
         self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
     ) -> RunnerUp:
-        """Return a `RunnerUp` for the word of `translation` that contains the token with the index `start`.
+        """Return, as a `RunnerUp`, the word of `translation` that contains the token with the index `start`.
         `change` is (position, token), and `translation` is the best translation with `token` at `position`.
         """
         position, token = change
@@ -291,8 +291,8 @@ class _Explainer:
         words = tokens_of(token_ids, self.tokenizer).words
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
-        # If `token` directly follows the runner-up (a word), the probability of the runner-up includes the
-        # probability of `token`, because `token` ends the word.
+        # If the runner-up is the beginning of the replaced word, `token` is the token after the runner-up.
+        # Include the probability of `token`, because `token` ends the runner-up.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,

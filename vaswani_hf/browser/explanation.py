@@ -26,8 +26,8 @@ from ..model.text_rules_vaswani import token_texts
 # without its attention weights in bytes.
 MAX_PAGE_SIZE = 1_500_000
 _OTHER_BYTES = 400_000
-# Attention weights are stored as integers from 0 to this number. The largest rounding error is
-# 0.5 / 65535 = 7.6e-6.
+# Attention weights are stored as integers from 0 to `LARGEST_WEIGHT`. The largest rounding error is 0.5 /
+# 65535 = 7.6e-6.
 LARGEST_WEIGHT = 65535
 # The size of a stored attention weight in bytes: the 2 bytes of an integer, multiplied by 4/3 for base64.
 BYTES_PER_WEIGHT = 8 / 3
@@ -120,10 +120,10 @@ class Node:
             child node is its `log_prob` / t, minus the normalizer for t. `normalizers` is None if the search
             predicted no token after this node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
-            by `coverage_penalty`. The coverage term of a node includes the attention weights of the step that
-            predicts the children of the node. Therefore the score of a hypothesis uses the coverage term of
-            the second-to-last node of the hypothesis. `coverage` is None if the search has no coverage
-            penalty, or if the search predicted no token after this node.
+            by `coverage_penalty`. `coverage` includes the attention weights of all steps up to the step in
+            which the token of the node is the decoder input. Therefore the score of a hypothesis uses the
+            coverage term of the second-to-last node of the hypothesis. `coverage` is None if the search has
+            no coverage penalty, or if the search predicted no token after this node.
     """
 
     parent: int
@@ -164,8 +164,8 @@ class SearchRecord:
     - `stops_when_full` is True, and K hypotheses have finished.
     - At least `num_counted` hypotheses have finished, and the score of the best unfinished beam is not higher
       than the score of the finished hypothesis with the rank `num_counted`. The score of the best unfinished
-      beam is computed without the coverage term. If the stopping rule considers all lengths up to `limit`
-      (`considers_all_lengths` is True), a positive `length_penalty` is applied to the length `limit`. In all
+      beam is computed without the coverage term. If `considers_all_lengths` is True and `length_penalty` is
+      positive, the length penalty of the unfinished beam is computed for the maximum length `limit`. In all
       other cases, the length penalty of the unfinished beam is computed for the current number of tokens.
 
     Attributes:
@@ -215,11 +215,12 @@ class RunnerUp:
         text (str): The runner-up. An empty text means that the model could have ended the translation before
             the token at `position`.
         probability (float): The product of the probabilities of the tokens of `text`, given the tokens before
-            the replaced word in the translation. If `token` directly follows the runner-up, `probability`
-            also includes the probability of `token`, because `token` ends the word.
+            the replaced word in the translation. The runner-up can be the beginning of the replaced word
+            ("house" for "houses"). In this case, `token` is the token after the runner-up, and `probability`
+            includes the probability of `token`.
         position (int): The index in `Explanation.target` of the first token at which the runner-up differs
             from the translation.
-        token (int): The id of the token that replaces the token of the translation at `position`.
+        token (int): The id of the new token at `position`, in place of the token of the translation.
         translation (str): The best translation that keeps the tokens before `position` and has `token` at
             `position`.
         score (float): The score of `translation`.
@@ -269,7 +270,8 @@ class Explanation:
         words (sequence): A `WordChoice` for each word of `target`.
         search (SearchRecord or None): The record of the beam search that translates `source_text`. None if
             the search was not recorded.
-        search_note (str): A sentence that says why `search` is None. Empty if `search` is not None.
+        search_note (str): A sentence that says why `search` is None. An empty string if `search` contains a
+            record.
     """
 
     model: str

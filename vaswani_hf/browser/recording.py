@@ -119,8 +119,9 @@ class TreeRecorder:
                     self.nodes[index].state = "finished"
                     finished.append(index)
             if step == last_step:
-                # `record_step` finds the beams of a step only when the next step starts. `record_step` is not
-                # called after the last step. Therefore `_finish` sets the state of the last step's beams.
+                # Only at the start of the next step, `record_step` learns which candidates of a step have
+                # become beams. `record_step` is not called after the last step. Therefore `_finish` sets the
+                # field `state` of the last step's beams to "beam".
                 for index in [i for i in candidates if i not in ended][: record.num_beams]:
                     self.nodes[index].state = "beam"
         self._set_left(last_step)

@@ -84,8 +84,8 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
 def recipe_file(folder: Path) -> Path | None:
     """Return the path of the recipe.yaml of a checkpoint, or None if the checkpoint has no recipe."""
     # The recipe of a numbered checkpoint is in the folder of the run. Search in the parent of the absolute
-    # path, because the path "." does not contain its parent. Also search in the parent of the resolved path,
-    # because `folder` can be a symbolic link to a numbered checkpoint.
+    # path, because the parent of `Path(".")` is again `Path(".")`. Also search in the parent of the resolved
+    # path, because `folder` can be a symbolic link to a numbered checkpoint.
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)

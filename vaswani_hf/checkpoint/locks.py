@@ -3,8 +3,8 @@ file or folder that a command writes.
 
 A process opens a lock file, and asks the operating system to lock the file. The operating system releases the
 lock when the process ends, even if the process is killed. Therefore a killed process does not block later
-processes. The lock file contains the process ID and the machine of the process that has the lock. A released
-lock deletes its file.
+processes. The lock file contains the process ID and the machine of the process that has the lock. Before a
+process releases a lock, the process deletes the lock file.
 
 The lock file of a run is `.lock` inside the output folder of the run, so that the lock still works if the
 folder is renamed, or if another process uses another path to the folder. The lock file of an output NAME is

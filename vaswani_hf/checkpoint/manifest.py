@@ -79,7 +79,7 @@ def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | N
 def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
     """Return the fault of each damaged file. `names` are the files to check, by default all files.
 
-    Files with a wrong size come before files with a wrong hash.
+    The dict lists files with a wrong size before files with a wrong hash.
     """
     try:
         expected = read_manifest(folder)["files"]

@@ -148,13 +148,13 @@ class Results(Record):
     # `finished_with` is None if the scoring was interrupted: the run is then not finished.
     finished_with: dict[str, Any] | None = {}
     data: DataRecord | None = None
-    # Maps the name of each split to a dict. The dict contains the number of kept examples, and the number of
-    # removed examples for each reason.
+    # For each split, the number of kept examples, and the number of removed examples for each reason.
     corpus: dict[str, dict[str, int]] | None = None
     origin: OriginRecord | None = None
     # For a model from `vaswani average`, the names of the averaged checkpoints.
     average_of: list[str] | None = None
-    # True if the weights of a pushed pipeline differ from the weights that the training run has evaluated.
+    # True if the weights were changed after the training run, and a pipeline with the changed weights was
+    # pushed.
     weights_changed: bool | None = None
 
     def as_text(self) -> str:

@@ -1,8 +1,8 @@
 """Defines the command `vaswani`: the table of all subcommands, and the function that runs a subcommand.
 
-Each subcommand has a file in `cli/` with the class of the options and the function `run`. The files import
-torch and transformers only inside functions, because the import takes seconds and an invalid option must be
-reported at once.
+Each subcommand has a file in `cli/` with the class of the options and the function `run`. The files in `cli/`
+import torch and transformers only inside functions. The import takes seconds, and the command must report an
+invalid option at once.
 """
 
 import gc
@@ -191,7 +191,8 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # The broken pipe is perhaps not standard output, but for example the pipe to a worker process.
+        # A BrokenPipeError can come from standard output, or from another pipe, such as the pipe to a worker
+        # process.
         is_lost = is_reader_gone()
         if not discard_lost_output() and not is_lost:
             return report(error, is_output_lost=False)

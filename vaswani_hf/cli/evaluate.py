@@ -31,8 +31,8 @@ _SEARCH = tuple(SearchOptions.model_fields)
 _TRANSLATING = ("quantization", *_SEARCH, *LanguageOptions.model_fields, "repetition_guard")
 _SCORING = ("tokenize", "lowercase", "split_compounds")
 _READ_BY_ALL = ("model", "revision", "code", "device", "dtype", "as_json")
-# Options that have no effect if every system is a file of translations. But `--device` has an effect with
-# `--comet`, because COMET computes on the device.
+# Options that have no effect if every system is a file of translations. With `--comet`, the option `--device`
+# always has an effect, because COMET computes on the device.
 _OF_MODELS = ("output", "device", "dtype", *_TRANSLATING)
 
 
@@ -323,7 +323,8 @@ class _Scoring(NamedTuple):
 
     Attributes:
         options: The options of `score_translations`, from the command line and from the recipes.
-        given: The options that the user has given and that recipes also have: `tokenize` and `lowercase`.
+        given: The values of `--tokenize` and `--lowercase` on the command line. Recipes have keys with the
+            same two names.
         recipes: Maps the name of each checkpoint to its recipe; checkpoints without a recipe are left out.
         recipe_note: A sentence about the options that come from recipes; None without such options.
     """
@@ -403,8 +404,8 @@ def _read_systems(options: EvaluateOptions, test_set: "TestSet") -> "list[System
 
 
 class _Kind(NamedTuple):
-    """A kind of evaluation. `reads` contains the names of the options that the evaluation reads in addition
-    to `_READ_BY_ALL`.
+    """A kind of evaluation. `reads` contains the names of the options that the evaluation reads. Every
+    evaluation also reads the options in `_READ_BY_ALL`.
     """
 
     reads: tuple[str, ...]

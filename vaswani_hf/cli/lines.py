@@ -40,8 +40,8 @@ class LineReport:
     """Context manager that reports on stderr how a command processes the lines of an input: skipped lines,
     and with `show_progress` also the progress and the speed.
 
-    `place` is the name of the input in messages. An earlier run has read the first `done` lines of the input.
-    An error about a line gets the number of the line.
+    `place` is the name of the input in messages. An earlier run of the command has already read the first
+    `done` lines of the input. An error about a line gets the number of the line.
     """
 
     def __init__(self, place: str, done: int = 0, requests: CountedRequests | None = None):

@@ -80,9 +80,7 @@ def on_command_line(
 
 
 class OnlyOnce(argparse.Action):
-    """The `argparse.Action` of an option with one value: refuses a second value in place of ignoring the
-    first value.
-    """
+    """The `argparse.Action` of an option with one value: reports an error if the option is given twice."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if hasattr(namespace, self.dest):

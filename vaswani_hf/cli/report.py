@@ -38,7 +38,8 @@ def _system_error_message(error: OSError, is_output_lost: bool) -> str:
     """Return a message for an OSError. Python's own message for an OSError can omit the file name."""
     name = f"'{error.filename}'" if error.filename else "A file"
     if error.errno == errno.ENOSPC and error.filename2:
-        # The target file of `shutil.copyfile` is on the full disk, and its name is in `error.filename2`.
+        # If `shutil.copyfile` fails because a disk is full, `error.filename2` is the name of the target file
+        # on the full disk.
         name = f"'{error.filename2}'"
     if is_output_lost:
         name = "Standard output"

@@ -53,7 +53,8 @@ class ServeOptions(SearchOptions, InferenceOptions, EngineOptions, CodeOptions, 
     an error; needs the library py3langid"""
     split_sentences: bool = on_command_line(True, group="search")
     """translate texts sentence by sentence"""
-    # The default is True because of the measurements in scripts/benchmarks/repetition_guard.md.
+    # The repetition guard is on by default because of the measurements in
+    # scripts/benchmarks/repetition_guard.md.
     repetition_guard: bool = on_command_line(True, group="search")
     """translate a sentence again, without repetition, if its translation repeats itself in a loop"""
 

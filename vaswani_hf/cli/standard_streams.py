@@ -7,8 +7,8 @@ import sys
 
 def open_closed_streams() -> None:
     """Open the null device for each closed standard stream. If a stream stayed closed, the next file that
-    Python opens would get the file descriptor of the stream. Python would write the messages for the closed
-    stream into the opened file.
+    Python opens would get the file descriptor of the stream. Messages for the closed stream would then be
+    written into the newly opened file.
     """
     for number in range(3):
         try:
@@ -32,8 +32,8 @@ def is_reader_gone() -> bool:
 
 
 def discard_lost_output() -> bool:
-    """Flush standard output. Return True if the flush fails. In this case, also redirect standard output to
-    the null device, because Python would otherwise print another error at exit.
+    """Flush standard output. Return True if the flush fails. After a failed flush, redirect standard output
+    to the null device, so that Python prints no second error at exit.
     """
     try:
         if sys.stdout is not None:

@@ -108,7 +108,9 @@ class TextOptions(BeamSearchOptions, BatchOptions, InferenceOptions, WorkerOptio
 
 
 def make_translation_options(options: TextOptions, **more: Any) -> TranslationOptions:
-    """Create the translation options. If the user types the texts, the default `window` is one text."""
+    """Create the translation options. If the user types the texts, `window` is 1 by default, so that each
+    text is translated immediately.
+    """
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and options.is_typed:
         settings["window"] = 1
@@ -228,7 +230,9 @@ def _complete_lines(path: str) -> tuple[int, int]:
 
 
 def _check_form(path: str, as_json: bool) -> None:
-    """Raise an error if the file has plain text and the command writes JSON lines, or the reverse."""
+    """Raise an error if the output file contains plain text but the command writes JSON lines, or the
+    reverse.
+    """
     with open(path, "rb") as file:
         line = file.readline()
     try:

@@ -25,8 +25,8 @@ def limit_spinning(environment: MutableMapping[str, str]) -> None:
 
 
 class ProcessorTimes(NamedTuple):
-    """Processor times in seconds, summed over all cores. `total` and `idle` are counted from the start of the
-    machine. `own` is the processor time that this process has used.
+    """CPU times in seconds, summed over all cores. The processor times `total` and `idle` are counted from
+    the start of the machine. `own` is the processor time that this process has used.
     """
 
     total: float
@@ -54,8 +54,8 @@ def free_cores(before: ProcessorTimes, after: ProcessorTimes, num_cores: int) ->
 def leaving_busy_cores(is_quiet: bool = False) -> Iterator[None]:
     """Limit PyTorch's threads to the number of free cores. A thread on a busy core delays all threads.
 
-    The free cores are counted while the `with` block imports torch. Nothing changes if the user has set
-    OMP_NUM_THREADS, if torch is already imported, or if the system is not Linux.
+    The free cores are counted during the `with` block, in which the caller imports torch. Nothing changes if
+    the user has set OMP_NUM_THREADS, if torch is already imported, or if the system is not Linux.
     """
     if "OMP_NUM_THREADS" in os.environ or "torch" in sys.modules or not _STATISTICS.exists():
         yield

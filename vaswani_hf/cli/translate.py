@@ -142,7 +142,7 @@ class TranslateOptions(SearchOptions, LanguageOptions, EngineOptions, TextOption
             )
         if (self.num_beams or 1) > 1:
             raise InvalidValueError(
-                f"`--num_beams` must be 1 with `--stream`, because `--stream` needs greedy search, but is {self.num_beams}."
+                f"`--num_beams` must be 1 with `--stream`, but is {self.num_beams}; `--stream` needs greedy search."
             )
         return self
 

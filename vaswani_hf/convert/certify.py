@@ -167,8 +167,8 @@ class _Certification:
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
             # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.
-            # If `early_stopping` False and "never" give the same search, always use "never", so that the
-            # search is measured only once.
+            # Replace `early_stopping` False by the equal setting "never", so that the same search is not
+            # measured twice.
             search["early_stopping"] = "never"
         return search
 

@@ -95,9 +95,9 @@ def export(
             inputs.
 
     Raises:
-        ValueError: If an argument is invalid, if a library is missing, or if this package has not written the
-            checkpoint. A ValueError is also raised if the format cannot express the model, or if the written
-            model has other outputs than the checkpoint.
+        ValueError: If an argument is invalid, if a library is missing, or if the model is not a checkpoint of
+            this package. A ValueError is also raised if the format cannot express the model, or if the
+            written model has other outputs than the checkpoint.
     """
     entry = _entry(format, quantization)
     _check_languages(entry, source_language, target_language)
@@ -145,8 +145,8 @@ def _copy_file(name: str, source: Path, folder: Path) -> None:
 
 
 def _entry(name: str, quantization: str | None) -> ExportFormat:
-    """Return the format. Raise an error if the name or the quantization is invalid, or if a library is not
-    installed.
+    """Return the format. Raise an error if the format name or the quantization is invalid, or if a library is
+    not installed.
     """
     if name not in EXPORT_FORMATS:
         raise InvalidValueError(f"`format` must be {alternatives(EXPORT_FORMATS)}, but is {name!r}.")

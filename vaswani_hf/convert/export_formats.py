@@ -71,7 +71,8 @@ class Expressible:
     """Describes which configs a format supports.
 
     A config field outside `fields`, `limits` and `FIELDS_OF_TRAINING` must have its default value. Therefore
-    a format accepts only the default of a new config field until `fields` or `limits` contains the new field.
+    a format accepts only the default value of a newly added config field. To accept other values, add the
+    field to `fields` or `limits`.
 
     Attributes:
         title (str): The name of the format in error messages.
@@ -142,8 +143,9 @@ class Engine(ABC):
             beam search with fixed settings.
         search (dict): The fields of `SearchSettings` that the runtime does not support, with the values that
             replace the checkpoint's values.
-        installation (str, optional): The command that installs the runtime. None if an extra of this package
-            installs the runtime. The pip extra that installs a runtime has the name of the export format.
+        installation (str, optional): The command that installs the runtime. None if a pip extra of this
+            package installs the runtime. The pip extra that installs a runtime has the name of the export
+            format.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -163,9 +165,10 @@ class Engine(ABC):
     def beam_counts(cls, num_beams: int) -> list[int]:
         """Return the numbers of beams with which `vaswani certify` measures the exported model.
 
-        Greedy search (one beam) depends only on the log-probabilities. Therefore a beam search with other
-        rules is also measured with one beam: the translations with one beam show whether the exported model
-        is exact, and the translations with `num_beams` beams show the effect of the other rules.
+        Greedy search (one beam) depends only on the log-probabilities. If the beam search of a format has
+        other rules than the beam search of this package, `vaswani certify` therefore also measures greedy
+        search. The translations of greedy search show whether the exported model is exact. The translations
+        with `num_beams` beams show the effect of the other rules.
         """
         if cls.beam_search == "none" or num_beams == 1:
             return [1]

@@ -110,8 +110,8 @@ _REQUIRED: Requirements = {
 }
 
 
-# fairseq 0.12 stores copies of the encoder's weights for fast inference, but training does not update the
-# copies.
+# Ignore the copies of encoder weights that fairseq 0.12 stores for fast inference, because fairseq's training
+# does not update the copies.
 _COPIES = """
     in_proj_weight in_proj_bias out_proj_weight out_proj_bias fc1_weight fc1_bias fc2_weight fc2_bias
 """.split()

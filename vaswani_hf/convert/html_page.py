@@ -183,8 +183,8 @@ def page_text_rules() -> dict[str, Any]:
 
 
 def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Return the settings of a tokenizer. Raise an error if `tokenizer.mjs` does not implement the
-    tokenizer.
+    """Return the settings of a tokenizer. Raise an error if the JavaScript code of the page (`tokenizer.mjs`)
+    does not support the tokenizer.
     """
     if is_tree_tokenizer(tokenizer):
         raise NotExpressibleError(

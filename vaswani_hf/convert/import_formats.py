@@ -62,7 +62,7 @@ class Imported:
         notes (list): Sentences about differences between the checkpoint and the imported model, for the user
             and for the model card.
         logits (Callable, optional): Computes logits with the library from which the checkpoint comes (see
-            `Logits`). None if the library is not installed.
+            `Logits`). None if the library of the checkpoint is not installed.
         generation_config (GenerationConfig, optional): The generation config with the search options of the
             checkpoint. By default, the generation config has only the special tokens of `config`.
         compare (Callable, optional): Returns the largest difference (nats) between log-probabilities of the
@@ -213,10 +213,10 @@ def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None
 
 def read_norm_position(settings: Mapping[str, Any], before: str, after: str, residual: str = "a") -> str:
     """Return the config field `norm_position`, computed from two settings. The arguments `before` and `after`
-    are the names of the two settings. Each of the two settings is a string with one letter for each operation
-    before or after a sub-layer. The letter "n" stands for LayerNorm, and the letter "d" stands for dropout.
-    The argument `residual` is the letter for the residual connection. Raise an `UnsupportedError` if the
-    order of the operations is neither pre-norm nor post-norm.
+    are the names of the two settings. The two settings list the operations before and after a sub-layer, with
+    one letter for each operation. The letter "n" stands for LayerNorm, and the letter "d" stands for dropout.
+    The argument `residual` is the letter that stands for the residual connection. Raise an `UnsupportedError`
+    if the order of the operations is neither pre-norm nor post-norm.
     """
     sequences = [(settings.get(name) or "").replace("none", "") for name in (before, after)]
     operations = [sequence.replace("d", "") for sequence in sequences]

@@ -65,7 +65,7 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
         TENSOR2TENSOR,
     )
 }
-# The exports that an import can read.
+# The export formats that `vaswani import` can also read.
 _IMPORTABLE = (MARIAN, MARIAN_NPZ)
 # The names of weight files. A repository can contain weights and also an export, for example to
 # transformers.js.

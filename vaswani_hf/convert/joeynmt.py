@@ -7,10 +7,10 @@ is pre-norm without a LayerNorm at its end, and the decoder is post-norm.
 
 A sub-layer of JoeyNMT computes Sublayer(x) + alpha * x, with a factor `alpha` in config.yaml. The sub-layers
 of the imported model compute Sublayer(x) + x, without the factor `alpha`. The import divides or multiplies
-weights by powers of alpha, so that the imported model has the same outputs as the JoeyNMT model. The powers
-of alpha change the variance of the inputs of LayerNorm, but the import does not adapt LayerNorm's epsilon of
-1e-6. If the variance is above 0.1, an epsilon of 1e-6 changes the outputs of LayerNorm by less than one part
-in 100,000.
+weights by powers of alpha, so that the imported model has the same outputs as the JoeyNMT model. With the
+changed weights, the inputs of LayerNorm have another variance than in JoeyNMT, but the import does not adapt
+LayerNorm's epsilon of 1e-6. If the variance is above 0.1, an epsilon of 1e-6 changes the outputs of LayerNorm
+by less than one part in 100,000.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,8 @@ JoeyNMT tokenizes with the level `word` or `char`, with SentencePiece models, or
 The imported tokenizer gives the same token ids as JoeyNMT. If a fast tokenizer cannot tokenize in the same
 way, the import creates a tokenizer that splits texts at spaces. If the vocabulary does not contain the result
 of a merge, subword-nmt and BPE models of SentencePiece undo the merge. Fast tokenizers of transformers cannot
-undo a BPE merge. Therefore the vocabulary must contain the results of all merges.
+split a merged BPE token into its parts again. Therefore the vocabulary must contain the results of all
+merges.
 """
 
 import re
@@ -76,7 +77,7 @@ def _tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a language. `options` is the section `tokenizer_cfg` of the language."""
     if options.get("pretokenizer", "none") != "none":
-        raise _NoTokenizerError(f"the original tokenizes with {options['pretokenizer']}")
+        raise _NoTokenizerError(f"the original model tokenizes texts with {options['pretokenizer']}")
     level = settings.get("level", "word")
     if level == "word":
         return _words(ids, special)
@@ -87,7 +88,7 @@ def _tokenizer(
         return _subword_nmt(folder, options, ids, special)
     if kind == "sentencepiece":
         return _sentencepiece(folder, options, ids, special)
-    raise _NoTokenizerError(f"the original segments with {kind}")
+    raise _NoTokenizerError(f"the original model segments texts with {kind}")
 
 
 def _sentencepiece(
@@ -107,7 +108,7 @@ def _subword_nmt(
 ) -> PreTrainedTokenizerFast:
     name = Path(options["codes"]).name
     if not (folder / name).is_file():
-        raise _NoTokenizerError(f"the folder of the original lacks the merges {name}")
+        raise _NoTokenizerError(f"the folder of the original lacks the file {name} with the BPE merges")
     version, *lines = (folder / name).read_text(encoding="utf-8").splitlines()
     if version.strip() != "#version: 0.2":
         raise _NoTokenizerError(f"the merges {name} do not have the format 0.2 of subword-nmt")
@@ -130,7 +131,7 @@ def _subword_nmt(
 def _words(ids: Mapping[str, int], special: SpecialTokens) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    # The WordPiece decoder adds a space before each token that does not begin with `prefix`. With the
+    # `decoders.WordPiece` adds a space before a token, unless the token begins with `prefix`. With the
     # private-use character U+E000 as `prefix`, the decoder writes spaces between all tokens, because no token
     # begins with U+E000.
     backend.decoder = decoders.Sequence([decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()])

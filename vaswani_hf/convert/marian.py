@@ -65,8 +65,9 @@ _SAME_FIELDS = """
 
 
 def shared_by_heads(name: str) -> Limit:
-    """Return a function that checks that `d_k` or `d_v` (`name`) is `d_model` divided by the number of heads.
-    MarianMT and Marian support no other width of a head.
+    """Return a function that checks the config field `name` (`d_k` or `d_v`). The field must be `d_model`
+    divided by the number of heads. In MarianMT and Marian, each head has the width `d_model` divided by the
+    number of heads.
     """
 
     def limit(config: VaswaniConfig) -> str | None:
@@ -350,7 +351,7 @@ def _text_of(token: Any) -> str:
 def _imported_generation_config(config: GenerationConfig, pad: int) -> GenerationConfig:
     settings = config.to_dict()
     if settings.get("bad_words_ids") == [[pad]]:
-        # Delete the setting, because the imported model gives `<pad>` the probability 0 without the setting.
+        # Delete `bad_words_ids`, because the imported model already gives `<pad>` the probability 0.
         settings["bad_words_ids"] = None
     return GenerationConfig.from_dict(settings)
 

@@ -76,8 +76,8 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "sigmoid": "sigmoid",
 }
-# The first version of Marian that computes GELU exactly. Marian versions before `EXACT_GELU` approximate GELU
-# with a sigmoid.
+# The first version of Marian that computes GELU exactly. Before the version `EXACT_GELU`, Marian approximated
+# GELU with a sigmoid.
 EXACT_GELU = (1, 12, 3)
 # Possible names of the YAML file with the search options and the vocabulary names, in the order of
 # preference. `{}` stands for the name of the model file.
@@ -537,7 +537,9 @@ def _search_config(search: Mapping[str, Any], target: _Vocabulary, config: Vaswa
 def _comparison(
     file: Path, vocabularies: list[_Vocabulary], sizes: tuple[int, int], config: VaswaniConfig
 ) -> Callable[[Any], float] | None:
-    """Return a function for `Imported.compare`, or None if pymarian is missing or cannot run the model."""
+    """Return a function that compares the imported model with Marian. Return None if pymarian is missing or
+    cannot run the model.
+    """
     num_positions = config.position_table_size
     # Marian 1.12.42 cannot run models of the type "transformer" with learned positions.
     is_unsupported = num_positions is not None and config.layer_norm_eps == EPSILONS[OLD_TYPE]

@@ -5,8 +5,8 @@ The type of the exported Marian model depends on the checkpoint:
 
 - The export writes the type "transformer", for all versions of Marian, if the checkpoint has Marian's default
   architecture: post-norm, tensor2tensor's timescales, a decoder that starts from a vector of zeros, and an
-      epsilon of 1e-6 in LayerNorm. The export reorders the rows or columns of the weights to Marian's order
-      of the D features: all sines before all cosines.
+  epsilon of 1e-6 in LayerNorm. The export reorders the rows or columns of the weights to Marian's order of
+  the D features: all sines before all cosines.
 
 - For all other checkpoints, the export writes the type "transformer-new" (for Marian 1.12 and later). The
   export stores the sinusoids of the checkpoint as Marian's learned positions. Marian does not multiply

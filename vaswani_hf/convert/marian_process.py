@@ -24,7 +24,9 @@ _SAMPLE_LENGTHS = (10, 7, 1)
 
 
 def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
-    """Return the output lines of a command, such as "decode". Raise a RuntimeError if the command fails."""
+    """Run a command of Marian, such as "decode", and return the lines of the output. Raise a RuntimeError if
+    the command fails.
+    """
     words = [command, *words, "--cpu-threads", str(torch.get_num_threads()), "--quiet"]
     # Marian starts its own threads (`--cpu-threads`).
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

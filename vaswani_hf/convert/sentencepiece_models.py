@@ -10,11 +10,11 @@ languages. With two SentencePiece models, the tokenizer of each language contain
 The tokenizer of a language must split texts only into pieces of this language's SentencePiece model. To
 disable a piece of the other language's SentencePiece model, the conversion inserts the character `_FOREIGN`
 (U+E000) before the piece. `_FOREIGN` does not occur in texts, and the decoder of the tokenizer removes it.
-The conversion never disables a piece of one character. The conversion also does not insert `_FOREIGN` before
-a piece that consists only of unknown characters. A character is unknown if no piece of the language's
-SentencePiece model contains the character. SentencePiece joins adjacent unknown characters to one piece, and
-Marian looks up the joined piece in the vocabulary. Therefore, if the vocabulary contains a joined piece of
-unknown characters, the tokenizer must contain the joined piece too.
+The conversion never disables a piece of one character. The conversion never inserts `_FOREIGN` before a piece
+that consists only of unknown characters. A character is unknown if no piece of the language's SentencePiece
+model contains the character. SentencePiece joins adjacent unknown characters to one piece, and Marian looks
+up the joined piece in the vocabulary. Therefore the tokenizer must contain each piece in the vocabulary that
+consists of several unknown characters.
 """
 
 import base64
@@ -152,8 +152,8 @@ def fast_tokenizer(
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # Tokens that are not pieces of `model`: single characters, and sequences of characters that occur in no
-    # piece.
+    # Tokens that are not pieces of `model`: single characters, and sequences of unknown characters
+    # (characters that no piece contains).
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -247,9 +247,9 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """Create the normalizer. `known` contains all characters that occur in the pieces of `model`. `runs`
-    contains vocabulary tokens that are not pieces of `model`: tokens of one character, and tokens that
-    consist only of unknown characters.
+    """Create the normalizer. `known` contains all characters that occur in the pieces of `model`. `runs` is
+    the list of vocabulary tokens that `model` lacks: single characters, and sequences of characters that
+    occur in no piece.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
@@ -286,9 +286,9 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # `missing` contains each one-character piece without a token id, if no other piece contains the
-    # character. Split texts before and after each character in `missing`, because otherwise the tokenizer
-    # would join adjacent unknown characters to one token.
+    # `missing` contains each piece of one character that has no token id and is not a part of another piece.
+    # Split texts before and after each character in `missing`, because otherwise the tokenizer would join
+    # adjacent unknown characters to one token.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 
@@ -351,10 +351,10 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
-    # The normalizer replaces a sequence of unknown characters by `_UNKNOWN`, unless the whole sequence is in
-    # the vocabulary. Do not normalize `token` itself, because `token` is in the vocabulary. Normalize the
-    # repeated token: `token * 2`, and also `token * 3`, because the vocabulary perhaps contains the string
-    # `token * 2`.
+    # The normalizer replaces neighbouring unknown characters by `_UNKNOWN`, unless all of them together are
+    # one entry of the vocabulary. The normalizer never replaces `token`, because `token` is in the
+    # vocabulary. Therefore normalize the repeated token: `token * 2`, and also `token * 3`, because the
+    # vocabulary perhaps contains the string `token * 2`.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

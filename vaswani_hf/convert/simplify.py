@@ -36,8 +36,8 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
     "cross_attention_score": one_of("cross_attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
     "attention_window": _whole_attention,
 }
-# If a format supports only scaled dot-product attention, the attention does not limit the values of the
-# config fields in `SCALED_DOT_FIELDS`. Each format can have additional limits.
+# A format with only scaled dot-product attention can support all values of the config fields in
+# `SCALED_DOT_FIELDS`. Each format can have additional limits.
 SCALED_DOT_FIELDS = frozenset(
     """
     vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
@@ -87,10 +87,9 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
 
 
 def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
-    """Return the number of rows that a position table needs for the longest input and output. The number is
-    at least 1,074, because a source sentence can have 1,024 tokens, and a translation can have 50 tokens more
-    than its source sentence. If the model already has a position table, return the number of rows of this
-    table.
+    """Return the number of rows that a position table needs for the longest input and output. A new position
+    table has at least 1,074 rows, because a source can have 1,024 tokens, and a translation 50 tokens more
+    than its source. If the model already has a position table, return the number of rows of this table.
     """
     if model.config.position_table_size is not None:
         return model.config.position_table_size

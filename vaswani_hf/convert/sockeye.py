@@ -131,7 +131,7 @@ NAMES = WeightNames(
 
 
 class _ConfigLoader(yaml.SafeLoader):
-    """Reads each tagged section of the file `config` as a dict, and each tuple as a list."""
+    """Reads Sockeye's YAML file `config`. A section with a tag becomes a dict, and a tuple becomes a list."""
 
 
 def _section(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:

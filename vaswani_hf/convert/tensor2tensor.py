@@ -7,7 +7,7 @@ The decoder starts from a vector of zeros. A checkpoint stores each embedding in
 
 The encoder of tensor2tensor adds a learned vector to each source embedding: the row `target_space_id` of the
 variable `target_space_embedding`. The import adds the row of `target_space_embedding`, divided by
-`sqrt(d_model)`, to each row of the source embedding. The addition makes the source embedding different from
+`sqrt(d_model)`, to each row of the source embedding. With the added row, the source embedding differs from
 the target embedding, so the imported model does not share the two embeddings.
 
 The import reads the hyperparameters from hparams.json in the folder of the checkpoint. Old versions of
@@ -243,8 +243,8 @@ def _read_tokenizers(folder: Path, vocabularies: tuple[Path, ...]) -> Tokenizers
 
 
 def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
-    """Read the hyperparameters from hparams.json or flags.txt. The file of `--config` overrides
-    hyperparameters.
+    """Read the hyperparameters from hparams.json or flags.txt. Values in the file that `--config` names
+    override the values in hparams.json or flags.txt.
     """
     if (folder / _HPARAMS_FILE).is_file():
         hparams = read_json_object(folder, _HPARAMS_FILE, folder.name)

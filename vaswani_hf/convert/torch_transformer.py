@@ -183,7 +183,7 @@ def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], 
 
 
 def _weight(others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts, key: str) -> torch.Tensor:
-    """Return the weight that the field `key` of `facts` names."""
+    """Return the weight whose name is in the field `key` of the settings `facts`."""
     name = getattr(facts, key)
     if name not in others:
         names = ", ".join(sorted(others)) or "no other weights; add the weight to the state dict"
@@ -199,8 +199,8 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the weight whose name is in the field `key` of `facts`, or `default` if the user gave no name.
-    Remove dimensions of size 1 from the weight.
+    """The field `key` of `facts` contains the name of a weight. Return the weight, or `default` if the user
+    gave no name. Remove dimensions of size 1 from the weight.
     """
     if getattr(facts, key) is None and default is not None:
         return default

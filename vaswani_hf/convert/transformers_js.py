@@ -185,7 +185,7 @@ class _DecoderGraph(nn.Module):
         return logits, present, source_states
 
     def _source_states(self, encoder_hidden_states: torch.Tensor, *cached: torch.Tensor) -> tuple:
-        """Compute the keys and values of the source for all layers."""
+        """Compute the keys and values of the cross-attention for all layers, from the encoder output."""
         states: list[torch.Tensor] = []
         for layer in self.model.get_decoder().layers:
             states += layer.encoder_attn.keys_and_values(encoder_hidden_states, encoder_hidden_states, None)

@@ -77,8 +77,9 @@ def _is_unreadable(error: Exception) -> bool:
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
     """Load a float32 state dict from a file of `torch.save` or safetensors.
 
-    The state dict is the loaded object or a value in the object: the first dict with a key that matches the
-    pattern `has_name`. The returned names do not have the prefix "module." of DataParallel.
+    The state dict is the loaded object, or a dict inside the object. The function returns the first dict with
+    a key that matches the pattern `has_name`. The returned names do not have the prefix "module." of
+    DataParallel.
     """
     path = weight_file(path)
     loaded = load_file(path) if path.suffix == ".safetensors" else load_weights(path)

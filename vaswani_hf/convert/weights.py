@@ -64,7 +64,7 @@ class WeightNames:
             targets = (target,) if isinstance(target, str) else target
             if len(tensor) % len(targets):
                 raise ValueError(
-                    f"The weight {name} must consist of {len(targets)} parts of equal size, but has "
+                    f"The weight {name} must have a multiple of {len(targets)} rows, but has "
                     f"{len(tensor)} rows; take the weights and the config from one checkpoint."
                 )
             for part, own in zip(tensor.chunk(len(targets)), targets, strict=True):
@@ -101,23 +101,24 @@ def stack_names(
     weight: str = "weight",
     bias: str | None = "bias",
 ) -> Names:
-    """Map the weight names of the encoder and the decoder to the names of this package. The format uses the
-    names "encoder" and "decoder" too.
+    """Map the weight names of the encoder and the decoder to the names of this package. The weight names of
+    the format must also contain "encoder" and "decoder".
 
     Args:
-        modules (Mapping): Maps the format's names of the modules in a layer to the names of this package. For
-            a joint projection, such as one matrix for queries, keys and values, the value is a tuple of names
-            (see `parts`).
+        modules (Mapping): Maps the format's names of the modules in a layer to the names of this package. The
+            name of a joint projection, such as one matrix for queries, keys and values, maps to a tuple of
+            names (see `parts`).
         attentions (Mapping, optional): Maps the format's names of the attention layers to the names of this
             package.
         projections (Mapping, optional): Maps the format's names of the projections in each attention layer to
             the names of this package.
-        stacks (Iterable): The stacks that contain `modules`, by default the encoder and the decoder.
+        stacks (Iterable): The stacks whose weight names are mapped, by default the encoder and the decoder.
         prefix (str): The part of a weight name before "encoder" or "decoder", such as "model.".
         layer (str): The name that the format gives to a layer of a stack, with `{}` for the layer number.
         norm (str, optional): The format's name of the LayerNorm at the end of a stack.
-        weight (str): The format's name of the weight of a module.
-        bias (str, optional): The format's name of the bias of a module; None if the modules have no bias.
+        weight (str): The name that the format gives to the weight of a module.
+        bias (str, optional): The name that the format gives to the bias of a module; None if the modules have
+            no bias.
     """
     of_layer = dict(modules)
     for attention, own_attention in (attentions or {}).items():
@@ -188,8 +189,9 @@ def weight_fields(
     names of this package. Raise a ValueError if a weight is missing.
 
     If `is_shared` is True, the source and the target have one embedding, and `state` needs only the source
-    embedding. If `is_tied` is True, the output projection is the target embedding. If the settings of a
-    checkpoint do not give `is_shared` and `is_tied`, the caller computes both values with `equal_embeddings`.
+    embedding. If `is_tied` is True, the output projection is the target embedding. If a checkpoint has no
+    settings for `is_shared` and `is_tied`, the caller computes both values with the function
+    `equal_embeddings`.
     """
     source = _required(state, EMBEDDINGS[0], title)
     target = source if is_shared else _required(state, EMBEDDINGS[1], title)

@@ -47,7 +47,7 @@ def word_tokenizer(
     """
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special.unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The WordPiece decoder adds a space before each token that does not begin with `prefix`. Use the
+    # `decoders.WordPiece` adds a space before a token, unless the token begins with `prefix`. Use the
     # private-use character U+E000 as `prefix`, so that the decoder writes spaces between all tokens: no token
     # begins with U+E000.
     steps = [decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()]

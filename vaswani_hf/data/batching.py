@@ -153,7 +153,8 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """Return the batch bounds of as few batches as possible, each with almost the same number of tokens.
+    """Divide the pairs into as few batches as possible, with almost equal numbers of tokens. Return the
+    bounds of the batches.
 
     If the last batch had only a few pairs, a step on these pairs could change the weights as much as a step
     on a full batch.
@@ -169,16 +170,17 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # Divide the token budget `total` among the first `count` batches. If `total` is not divisible by
-        # `count`, the last batches get a budget that is larger by one token. If all batches had the smaller
-        # of the two budgets, the sentence pairs could need more batches.
+        # Divide the token budget `total` among the first `count` batches. If the division of `total` by
+        # `count` leaves a remainder, each of the last batches gets a budget of one token more. With the
+        # smaller budget for all batches, the sentence pairs could need more batches.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
     # The token budget of a batch is its maximum number of tokens. `total` is the sum of the token budgets of
-    # all batches. Find the smallest sum `total` of the token budgets for which the pairs fit into `fewest`
-    # batches. Use bisection, because a larger sum of token budgets never needs more batches.
+    # all batches. `fewest` is the number of batches with the full token budgets. Find the smallest `total`
+    # with which the pairs still fit into `fewest` batches. Bisection finds the smallest `total`, because the
+    # number of batches never increases if `total` increases.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -193,8 +195,8 @@ def _batch_bounds(
     """Fill batches with the pairs of all buckets, and return the batch bounds. A bucket of equally long pairs
     is (number of pairs, source length, target length).
 
-    `budgets` is the token limit of each of the first `num_smaller` batches, and `larger_budgets` is the token
-    limit of each later batch. A token limit is (source tokens, target tokens).
+    Each of the first `num_smaller` batches has the token limit `budgets`, and each later batch has the token
+    limit `larger_budgets`. A token limit is (source tokens, target tokens).
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0

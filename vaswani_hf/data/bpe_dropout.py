@@ -47,8 +47,8 @@ class BpeDropout:
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # Never skip a merge that joins the bytes of one character. If merges of bytes were skipped, the model
-        # would learn tokens for parts of a character, and could write incomplete characters.
+        # Never skip a merge that joins the bytes of one character. If BPE dropout skipped merges of bytes,
+        # the model would learn tokens for parts of a character, and could write incomplete characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
@@ -98,7 +98,7 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # Also return True if the two byte-level BPE pieces in `pair` together are an incomplete character.
-    # `decoders.ByteLevel` decodes the first bytes of an incomplete character as one replacement character
-    # (U+FFFD).
+    # Also return True if the two byte-level BPE pieces in `pair` together are an incomplete character. If the
+    # last bytes of a character are missing, `decoders.ByteLevel` decodes the other bytes as one replacement
+    # character (U+FFFD).
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

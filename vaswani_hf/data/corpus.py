@@ -102,6 +102,6 @@ class Corpus:
         """The `corpus_digest` of the training data: `count` (None for a stream) and `sha256`."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Hash the texts of a stream, not the token ids. For a hash of the token ids, the pairs would be
-        # encoded twice, and `reports` would count each pair twice.
+        # Hash the texts of a stream, not the token ids. Hashing the token ids would encode each pair twice,
+        # and `reports` would count each pair twice.
         return corpus_digest(self.texts["train"])

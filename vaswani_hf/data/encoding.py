@@ -34,8 +34,9 @@ ID_FEATURES = {
 
 # A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
 # to 8 characters per token. For example, the character limit removes a line that repeats one character
-# 100,000 times. A tokenizer would learn very long tokens from a line that repeats one character. The line
-# could then have fewer than `max_length` tokens and stay in the corpus.
+# 100,000 times. A tokenizer would learn very long tokens from a line that repeats one character. Divided into
+# very long tokens, a line of 100,000 equal characters could have fewer than `max_length` tokens and stay in
+# the corpus.
 CHARACTERS_PER_TOKEN = 16
 
 # The encoder encodes `_ENCODED_AT_ONCE` pairs in one batch, and looks up each distinct word of the batch only
@@ -44,8 +45,8 @@ _ENCODED_AT_ONCE = 10_000
 
 
 def character_limit(max_length: int) -> int:
-    """Return the largest number of characters that the source or the target of a pair can have. A pair whose
-    source or target exceeds the limit trains neither the tokenizer nor the model.
+    """Return the maximum number of characters in the source and in the target of a sentence pair. A pair
+    whose source or target exceeds the limit trains neither the tokenizer nor the model.
     """
     return CHARACTERS_PER_TOKEN * max_length
 
@@ -117,8 +118,8 @@ def prepare_pairs(
     """Encode the usable sentence pairs. Return the encoded pairs, and a report of kept and removed pairs.
 
     If `target_tokenizer` is None, source and target of each pair are the same text, and each text is encoded
-    once. A stream is encoded while the training reads the stream, and the report counts each pair when the
-    pair is read.
+    once. A stream is encoded while the training reads the stream. The report of a stream contains only the
+    pairs that the training has read so far.
     """
     if target_tokenizer is None:
         target = None

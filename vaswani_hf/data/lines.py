@@ -56,8 +56,8 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], option: str, path: str) -> None:
-    """Raise an error if `lines` is empty or contains only blank lines. The option `option` names the file
-    `path`.
+    """Raise an error if `lines` is empty or contains only blank lines. `path` is the path of the file, and
+    `option` is the option with which the user named the file.
     """
     if not any(line.strip() for line in lines):
         state = "has only empty lines" if lines else "is empty"

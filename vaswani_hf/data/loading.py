@@ -57,9 +57,9 @@ class PairSource:
     # A UTF-8 text file with one text per line, for a language model. In pairs from `text_file`, source and
     # target are the same text.
     text_file: Files | None = None
-    # The name of the split, such as "train", if the files come from a recipe. Error messages then contain
-    # the recipe key, such as `train_source`. If `split_of_recipe` is None, error messages contain the name of
-    # the field, such as `source_file`.
+    # The name of the split, such as "train", if the files come from a recipe. If `split_of_recipe` is given,
+    # error messages contain the recipe key, such as `train_source`. If `split_of_recipe` is None, error
+    # messages contain the name of the field, such as `source_file`.
     split_of_recipe: str | None = None
 
     def key_of(self, name: str) -> str:

@@ -57,8 +57,8 @@ def existing_pair_files(given: Files, key: str) -> list[str]:
 
 
 def distillation_metadata(files: list[str]) -> list[dict[str, Any]]:
-    """Return the metadata that `vaswani distill` has written into the first line of each file. For a file
-    without metadata of `vaswani distill`, the list contains an empty dict.
+    """Return the metadata that `vaswani distill` has written into the first line of each file. Return an
+    empty dict for a file without metadata of `vaswani distill`.
     """
     found = []
     try:
@@ -77,8 +77,8 @@ def read_pairs(
 ) -> Iterator[dict[str, str]]:
     """Yield the sentence pairs of files. Each shard is a dict from names of `PairSource` fields to files.
 
-    `cache_key` contains the sizes and modification times of the files, because `datasets` finds pairs in its
-    cache by a hash of the arguments.
+    The library `datasets` caches the pairs under a hash of the arguments of `read_pairs`. Therefore
+    `cache_key` contains the sizes and modification times of the files.
     """
     for files in shards:
         is_empty = True
@@ -166,8 +166,8 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
     """Return the sentences of a row in two languages. A missing value becomes an empty sentence."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    # Usually, the column `translation` maps each language to a sentence. But if the recipe calls a language
-    # "translation", the column `translation` contains the sentences in this language.
+    # Usually, the column `translation` maps each language to a sentence. But if the recipe names a language
+    # "translation", the column `translation` contains the sentences in the language with this name.
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")

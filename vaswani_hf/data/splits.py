@@ -47,8 +47,8 @@ def explain_split_errors(split: str) -> Iterator[None]:
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """Return a description of a split for error messages: the files, the size setting, the dataset or the toy
-    corpus.
+    """Return a description of a split for error messages: its files, its size (such as `data.test_size:
+    500`), its dataset, or its toy corpus.
     """
     if files := data.files(split):
         return " and ".join(files)

@@ -115,23 +115,24 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
         # A sentence pair takes two shares of a batch: source length / `source_tokens`, and target length /
-        # `target_tokens`. Multiply both shares of the batch by `source_tokens * target_tokens`, so that the
-        # sizes of sentence pairs are integers. The size of a sentence pair is the larger of its two
-        # multiplied shares. The sizes of the sentence pairs in a full batch add up to about
-        # `source_tokens * target_tokens`. With floating-point sizes, rounding errors could make a resumed run
-        # begin a window of pairs at another stream position than the original run.
+        # `target_tokens`. Multiply both shares of a sentence pair by `source_tokens * target_tokens`, so that
+        # the size of the sentence pair is an integer. The size of a sentence pair is the larger of two
+        # products: source length * `target_tokens`, and target length * `source_tokens`. A batch is full when
+        # the sum of the pair sizes is about `source_tokens * target_tokens`. With floating-point sizes,
+        # rounding errors could make a resumed run begin a window of pairs at another stream position than the
+        # original run.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # `full` is None while the window of sentence pairs is not full. When the window is full, the tuple
-        # `full` contains the number of pairs, the sum of their sizes, and the stream position after the
-        # window.
+        # `full` is None until enough sentence pairs for a window have been read. For a full window, `full`
+        # contains the number of pairs, the sum of the pair sizes, and the stream position after the window.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
             # When a window of sentence pairs is full, read the pairs of one more batch before yielding the
-            # window. At the end of the epoch, the pairs of an incomplete batch are added to the last window.
+            # window. At the end of the epoch, add the pairs of an incomplete batch to the last window of
+            # sentence pairs.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]

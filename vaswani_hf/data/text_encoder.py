@@ -137,8 +137,8 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 def _separates_words(token: dict[str, Any]) -> bool:
     """Return True if an added token also matches the spaces around the token, but contains no space.
 
-    If the match of an added token includes the spaces around the token, the neighbouring words keep their
-    token ids.
+    An added token that also matches the spaces around the token does not change the token ids of the
+    neighbouring words.
     """
     includes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]

@@ -77,7 +77,7 @@ class TextForm:
     # word at the beginning of a text has the same token ids as inside a text.
     begins_with_a_space: bool = True
     # True for a model that continues texts: the tokenizer adds `<s>` at the beginning, and pads on the left.
-    # If False, the tokenizer adds `</s>` at the end, and pads on the right.
+    # If `is_open` is False, the tokenizer adds `</s>` at the end, and pads on the right.
     is_open: bool = False
     # If True, the vocabulary ends with `<mask>`, and the tokenizer recognises special tokens in a text.
     has_mask: bool = False
@@ -133,8 +133,8 @@ def write_tokenizers(
 
 
 def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
-    """Train tokenizers, and write the tokenizers into the folder `kept` in the cache. First, delete an
-    existing cache folder `kept`, because the files in an existing folder are damaged.
+    """Train tokenizers, and write the tokenizers into the cache folder `kept`. First, delete an existing
+    cache folder `kept`, because the files in an existing folder are damaged.
     """
     shutil.rmtree(kept, ignore_errors=True)
     unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
@@ -162,7 +162,7 @@ def train_on_sides(
     tags: tuple[str, ...] = (),
     form: TextForm = SENTENCE,
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on the columns `sides` of sentence pairs."""
+    """Train a tokenizer on sentence pairs. `sides` are the names of the text columns, such as "source"."""
     return train_tokenizer(
         training_texts(pairs, sides, model_max_length),
         vocab_size or section.vocab_size,
@@ -217,9 +217,9 @@ def train_tokenizer(
     """Train a byte-level BPE tokenizer on `texts`. Equal texts always give equal tokenizers.
 
     Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores each text
-    exactly, but without the language tags in `tags`. `vocab_size` includes the special tokens, the bytes and
-    `tags`, but not `<mask>`. If `vocab_size` is too small for all non-ASCII characters, only the most
-    frequent characters get entries.
+    exactly, except that the language tags in `tags` are missing. `vocab_size` includes the special tokens,
+    the bytes and `tags`, but not `<mask>`. If `vocab_size` is too small for all non-ASCII characters, only
+    the most frequent characters get entries.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
@@ -247,8 +247,8 @@ def train_tokenizer(
 
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
-    """Add two parts to the tokenizer: the decoder, and the post-processor that adds `<s>` or `</s>`. If
-    `form.has_mask` is True, also add the token `<mask>`.
+    """Add two parts to the tokenizer: the decoder, and the post-processor that adds `<s>` at the beginning or
+    `</s>` at the end. If `form.has_mask` is True, also add the token `<mask>`.
     """
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
@@ -257,8 +257,8 @@ def _add_marks(backend: Tokenizer, form: TextForm) -> None:
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
     # Let the decoder of the tokenizer remove the space at the beginning of the text. For a causal language
-    # model, keep the space before the text, because the output of the model continues another text and can
-    # begin with a space.
+    # model, keep the space. A causal language model continues a text, and the continuation can begin with a
+    # space.
     if not form.is_open and _begins_with_a_space(backend):
         steps.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(steps)
@@ -279,8 +279,8 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer with another `TextForm`. For an imported tokenizer, `form` must be
-    `SENTENCE`.
+    """Return a copy of a tokenizer that adds special tokens as `form` describes. For an imported tokenizer,
+    `form` must be `SENTENCE`.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:
@@ -301,11 +301,12 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
-    # Sort the ASCII characters by their byte-level BPE symbols (see `_as_byte_symbols`). With sorted
-    # characters, the BPE trainer merges equally frequent pairs of ASCII characters in the same order as a
-    # trainer of byte-level BPE. The BPE trainer reserves only 128 vocabulary entries for single ASCII
-    # characters, but the byte-level vocabulary reserves 256 entries for bytes. Therefore the BPE trainer
-    # learns enough merges to fill the byte-level vocabulary.
+    # Sort the ASCII characters by their byte-level BPE symbols (see `_as_byte_symbols`). If two pairs of
+    # characters are equally frequent, the order of the characters decides which pair the BPE trainer merges
+    # first. With sorted ASCII characters, the decision is the same as in the training of byte-level BPE. The
+    # BPE trainer reserves only 128 vocabulary entries for single ASCII characters, but the byte-level
+    # vocabulary reserves 256 entries for bytes. Therefore the BPE trainer learns enough merges to fill the
+    # byte-level vocabulary.
     ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)

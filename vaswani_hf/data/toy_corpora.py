@@ -12,9 +12,9 @@ has exactly one correct tree, because the words determine the tree:
 - The words and the position of a prepositional phrase determine the parent node of the phrase in the tree. In
   "sees the man with the beard", the phrase "with the beard" belongs to "man". In "sees the man with the
   telescope", the phrase "with the telescope" belongs to the verb "sees". In the tree, a prepositional phrase
-  that names a place belongs to the verb if the phrase comes after the verb. An example is "sees the man in
-  the garden". A phrase that names a place belongs to the noun before the phrase if the phrase precedes the
-  verb ("the man in the garden sleeps").
+  that names a place belongs to the verb if the phrase comes after the verb. For example, in "sees the man in
+  the garden", the phrase "in the garden" belongs to "sees". A phrase that names a place belongs to the noun
+  before the phrase if the phrase precedes the verb ("the man in the garden sleeps").
 - A relative clause after two nouns belongs to the noun that has the same number (singular or plural) as the
   verb of the clause. In "the dogs near the cat that bark", the clause "that bark" belongs to "dogs". In "the
   dogs near the cat that barks", the clause "that barks" belongs to "cat".
@@ -46,9 +46,10 @@ TREES_HELD_OUT = 1000
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# A number consists of two parts. Each part is drawn from one of the ranges in `_RANGES`. The parts of 471,005
-# are 471 (the thousands) and 5 (the remainder below 1000). The first range contains only zero. The second,
-# third and fourth range contain the numbers with one, two and three digits.
+# A number consists of two parts. Each of the two parts of a number is drawn from one of the ranges in
+# `_RANGES`. The parts of 471,005 are 471 (the thousands) and 5 (the remainder below 1000). The first range in
+# `_RANGES` contains only zero. The second, third and fourth range contain the numbers with one, two and three
+# digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -58,11 +59,12 @@ _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
 # Each line is a grammar rule: weight, left side, right side. The symbol `NP:base` is a constituent with the
 # label NP. In the name of a symbol, the part after the colon distinguishes symbols that have the same label
-# but different rules. The symbol `:base` has no label and adds no constituent to the tree. A symbol without a
-# colon is replaced by a word of the lexicon. In a rule, `#` stands for the letter `s` (singular) or `p`
-# (plural). If a rule contains several `#`, all of them become the same letter. `@` stands for the opposite of
-# `#`: `p` (plural) if `#` is `s` (singular), and `s` if `#` is `p`. `~` stands for `s` (singular) or `p`
-# (plural). If a rule contains several `~`, each `~` is replaced by `s` or `p` independently.
+# but different rules. The symbol `:base` has no label and adds no constituent to the tree. A symbol whose
+# name has no colon is replaced by a word of the lexicon. In a rule, `#` stands for the letter `s` (singular)
+# or `p` (plural). If a rule contains the character `#` several times, each `#` of the rule becomes the same
+# letter. `@` stands for the opposite of `#`: `p` (plural) if `#` is `s` (singular), and `s` if `#` is `p`.
+# `~` stands for `s` (singular) or `p` (plural). If a rule contains several `~`, each `~` is replaced by `s`
+# or `p` independently.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -290,12 +292,12 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     A number consists of the thousands and a remainder below 1000. Each of the two parts has 0 to 3 digits,
     which gives 16 combinations of digit counts. The 16 combinations of digit counts are equally probable. If
     all numbers were equally probable, 90 % of the drawn numbers would have six digits. Only the split "train"
-    can contain a number several times. A number occurs again only after all numbers with the same digit
-    counts (of the thousands and the remainder) have been drawn.
+    can contain a number several times. A number occurs again only after all other numbers with equally many
+    digits in both parts (thousands and remainder).
 
-    A number is in the same split for every seed. The splits "validation" and "test" have about 5 % of the
-    numbers each. The split "train" has all remaining numbers, including all numbers below 100. A larger
-    `num_pairs` only adds pairs at the end of the list.
+    A number is in the same split for every seed. The split "validation" contains about 5 % of all numbers,
+    and the split "test" contains about another 5 %. The split "train" has all remaining numbers, including
+    all numbers below 100. A larger `num_pairs` only adds pairs at the end of the list.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -400,8 +402,8 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     pending = [_draw(_STARTS, generator)]
     while pending:
         # Draw the letter `s` or `p` (singular or plural) for every grammar symbol, even for a symbol without
-        # the placeholder `~`. With fewer random draws, the corpus would differ from the corpus of the
-        # published scores.
+        # the placeholder `~`. If letters were drawn only for symbols with `~`, the corpus would differ from
+        # the corpus of the published scores.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)

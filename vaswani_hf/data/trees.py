@@ -209,8 +209,8 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
 
 
 def _fault_of(token: re.Match[str], *, is_inside: bool) -> str | None:
-    """Describe what is wrong with a token, or return None for a valid token. `is_inside` is False between two
-    trees.
+    """Describe what is wrong with a token, or return None for a valid token. `is_inside` is True if a bracket
+    is open before the token.
     """
     if token["empty"]:
         label = "".join(token["empty"].split())

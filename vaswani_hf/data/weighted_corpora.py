@@ -14,13 +14,13 @@ from .batching import order_by_length
 class WeightedPairs:
     """Chooses the sentence pairs of each epoch if the training corpora have weights.
 
-    A corpus with `n` pairs and the weight `w` fills `m = round(w * n)` places (at least one if `w > 0`) in
-    the list of each epoch. For each epoch and each corpus of `n` pairs, `of_epoch` draws a random integer `r`
-    from 0 to `n - 1`. The `n` pairs of the corpus are sorted by length. Place `j`, from 0 to `m - 1`,
-    contains the pair with the index `floor((j * n + r) / m)`. Therefore each pair of the corpus occurs
-    `floor(m / n)` or `ceil(m / n)` times in an epoch. For a place in an epoch's list, the sampler assumes the
-    longest source and the longest target of all pairs that can fill the place. Therefore the batch sizes (in
-    pairs) do not change from epoch to epoch.
+    Each epoch has a list of pairs. In this list, a corpus with `n` pairs and weight `w` has `m = round(w *
+    n)` places (at least one if `w > 0`). For each epoch and each corpus of `n` pairs, `of_epoch` draws a
+    random integer `r` from 0 to `n - 1`. The `n` pairs of the corpus are sorted by length. For each `j` from
+    0 to `m - 1`, the place `j` contains the pair with the index `floor((j * n + r) / m)`. Therefore each pair
+    of the corpus occurs `floor(m / n)` or `ceil(m / n)` times in an epoch. For each place in an epoch's list,
+    the sampler assumes the largest source length and target length of all pairs that can fill the place.
+    Therefore the batch sizes (in pairs) do not change from epoch to epoch.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # In each epoch, the sampler draws P pairs. For each of the P draws, `source_lengths` and
-        # `target_lengths` contain the maximum lengths (in tokens) of the pairs that can be drawn.
+        # In each epoch, the sampler draws P pairs. Element `i` of `source_lengths` and of `target_lengths` is
+        # the length (in tokens) of the longest sentence that draw number `i` can give.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
@@ -81,7 +81,7 @@ class WeightedPairs:
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     """Return an array [num_places]. In each epoch, the sampler draws `num_places` pairs from the corpus.
-    Element `i` of the array is the length of the longest pair that the sampler can draw as pair number `i`.
+    Element `i` is the maximum length of the pair that the sampler draws for place `i` of an epoch.
     """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places

@@ -17,8 +17,8 @@ from ..settings.base import format_value
 from ..settings.sections import EvaluationSettings
 
 # get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. Perl
-# matches bytes by default, so `_COMPOUND` matches bytes too. In "a-é-b", a `str` pattern would consume the
-# whole "é" with the first hyphen, and would then miss the second hyphen.
+# matches bytes by default, so `_COMPOUND` matches bytes too. In "a-é-b", a `str` pattern would match only
+# "a-é", because matches cannot overlap. In bytes, "é" has two bytes, so both hyphens match.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -128,8 +128,7 @@ def exact_match_by(
     groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> dict[Any, dict[str, float]]:
     """For each group of predictions, return the exact match (percent) and the number of sentences.
-    `groups[i]` is the group of prediction i. For example, the group is the number of digits if the source is
-    a number.
+    `groups[i]` is the group of prediction i, such as the number of digits in the source.
     """
     results = {}
     for group in sorted(set(groups)):
@@ -142,9 +141,9 @@ def exact_match_by(
 
 def scoring_of_recipes(given: Collection[str], sections: Mapping[str, EvaluationSettings]) -> dict[str, Any]:
     """Return the options `tokenize` and `lowercase` from the recipes of the checkpoints. The result contains
-    no option whose name is in `given`. Raise an error if an option outside of `given` has different values in
-    two recipes. All systems must be scored with the same options. `sections` maps the name of each checkpoint
-    to the section `evaluation` of its recipe.
+    no option whose name is in `given`. Raise an error if two recipes have different values for an option that
+    is not in `given`. All systems must be scored with the same options. `sections` maps the name of each
+    checkpoint to the section `evaluation` of its recipe.
     """
     scoring = {}
     for key in RECIPE_KEYS:

@@ -19,18 +19,19 @@ from .systems import Report, System, TestSet
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# A p-value needs at least this number of differing translations, and a confidence interval at least this
+# At least this number of translations must differ for a p-value. A confidence interval needs at least this
 # number of sentences. If m translations of two systems differ, the randomization test has 2^m ways to swap
 # translations. Two of the 2^m ways to swap translations always give a difference of the observed size: to
-# swap no translation, and to swap all. Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m
-# = 10. If only one translation differs, the correct p-value is 1, but sacreBLEU computes 0.0001. For the
-# p-value, sacreBLEU counts only the trials with a larger difference than the observed difference.
+# swap no translation, and to swap all. Therefore, if m translations differ, the p-value cannot be below 2 /
+# 2^m, for example 0.002 for m = 10. If only one translation differs, the correct p-value is 1, but sacreBLEU
+# computes 0.0001. For the p-value, sacreBLEU counts only the trials with a larger difference than the
+# observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.
 MOST_SENTENCES = 20_000
-# For each group of sentences except the last, the maximum number of source words of a sentence, as in
-# compare-mt (Neubig et al. 2019).
+# Sentences are grouped by source length. `BUCKETS` contains the maximum number of words for each group except
+# the last, as in compare-mt (Neubig et al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
 # The colours of the systems: grey for the baseline, then the palette of Okabe and Ito. Colour-blind people
@@ -49,8 +50,8 @@ class Score(JsonObject):
         confidence_interval: The 95 % confidence interval. None for fewer than `FEWEST_SENTENCES` sentences.
             Not set for COMET.
         p_bootstrap: The p-value (from 0 to 1) that the bootstrap computes for the difference from the
-            baseline. None if fewer than `FEWEST_SENTENCES` translations differ from the baseline. Not set for
-            the baseline, for COMET, or for a range of source lengths.
+            baseline. None if fewer than `FEWEST_SENTENCES` translations differ from the baseline.
+            `p_bootstrap` is not set for the baseline, for COMET, or for a range of source lengths.
         p_randomization: The p-value from the randomization test.
     """
 
@@ -69,7 +70,7 @@ class SystemRow(JsonObject):
 
     Attributes:
         differing_sentences: The number of translations that differ from the translations of the baseline
-            system. Not set if the scores are for one length bucket.
+            system. None if the row contains the scores of a length bucket.
         comet: The COMET score; None if COMET is not computed.
     """
 
@@ -259,8 +260,8 @@ def _tested_scores(
         if name not in testable:
             score.p_bootstrap = score.p_randomization = None
         elif math.isclose(score.score, scores[baseline].score, abs_tol=1e-9):
-            # For example, if all scores are 0, sacreBLEU would report p = 0.001, because sacreBLEU counts
-            # only samples with a difference above the observed difference.
+            # Set p to 1 for equal scores. If all scores were 0, sacreBLEU would report p = 0.001, because
+            # sacreBLEU counts only samples with a difference above the observed difference.
             score.p_bootstrap = score.p_randomization = 1.0
         else:
             score.p_bootstrap = float(bootstrap[name].p_value)

@@ -15,7 +15,7 @@ _LINE = re.compile(
     r'"(?P<string>(?:[^"\\]|\\.)*)"\s*)?'
 )
 # Maps each kind of field in a gettext catalogue, such as "msgid", to the kinds that the previous field can
-# have. The entry "" means that the field can be the first field of the catalogue.
+# have. The empty kind "" means that there is no previous field, so the field can come first in the catalogue.
 _PREVIOUS = {
     "msgctxt": ("", "msgstr"),
     "msgid": ("", "msgstr", "msgctxt"),
@@ -61,7 +61,7 @@ class _Edit:
 
 
 def translate_catalogue(text: str, translate: TranslateSentences) -> str:
-    """Return the catalogue with translations of all messages that had no translation.
+    """Translate the untranslated messages of a catalogue, and return the completed catalogue.
 
     Raises:
         ValueError: If the text is not a gettext catalogue.
@@ -79,7 +79,7 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
         singular = next(translations)
         plural = next(translations) if "msgid_plural" in message else None
         edits += _edits_of(message, singular, plural, num_forms)
-    # Make the last edit first, because an edit changes the indices of all later lines.
+    # Apply the edits from the last to the first, because an edit changes the indices of all later lines.
     edits.sort(key=lambda edit: edit.start)
     for edit in reversed(edits):
         lines[edit.start : edit.end] = edit.lines
@@ -165,7 +165,9 @@ def _byte_of(escape: re.Match[bytes]) -> bytes:
 
 
 def _lines_of(keyword: str, text: str) -> list[str]:
-    """Return the lines of a field. Each line of `text` becomes one quoted string."""
+    """Return the lines of a PO file for the field `keyword`, such as `msgid`. Each line of `text` becomes one
+    quoted string.
+    """
     strings = [f'"{line.translate(_ESCAPE_TABLE)}"' for line in re.findall(r"[^\n]*\n|[^\n]+", text)]
     if len(strings) != 1:
         return [f'{keyword} ""', *strings]

@@ -47,7 +47,9 @@ def translate_html_documents(texts: Sequence[str], translate: TranslateSentences
 
 
 def _attribute_parts(document: str) -> list[str | Passage]:
-    """Divide a document into parts, with a `Passage` for each translated attribute value."""
+    """Divide an HTML document into parts. Each attribute value to translate is a `Passage`, and each other
+    part is a string.
+    """
     parts: list[str | Passage] = []
     for token in _tokens_of(document):
         if token.kind in {"open", "single"} and not token.is_kept:
@@ -91,7 +93,7 @@ def _text_parts(document: str) -> list[str | Passage]:
 
 
 def _inline_piece(token: "_Token") -> Piece:
-    """Return the piece of an inline tag, of an untranslated inline element, or of a comment."""
+    """Create the `Piece` for an inline tag, an untranslated inline element or a comment."""
     if token.name == "br":
         return Piece("break", token.raw)
     if not token.is_kept and token.name not in VOID and token.kind in {"open", "close"}:
@@ -134,17 +136,17 @@ class _Token:
 
     Attributes:
         kind (str): "open", "close" or "single" (a tag such as `<br/>`), "text", "comment" or "declaration".
-            An untranslated element has the kind of its first tag.
+            For an untranslated element, `kind` is the kind of its first tag.
         start (int): The offset of the token in the document.
         name (str): The name of a tag. For an untranslated element, `name` is an empty text if the element has
             no end tag, or contains an element with `translate="yes"`.
         raw (str): The source code of the token.
-        keeps_content (bool, optional): For an opening tag, True if the tag itself excludes its element from
-            translation, and False if the tag has `translate="yes"`. None if the element inherits
-            `keeps_content` from its parent.
+        keeps_content (bool, optional): True for an opening tag that excludes its element from translation.
+            False for an opening tag with `translate="yes"`. None if the element inherits `keeps_content` from
+            its parent.
         is_kept (bool): True if the token is not translated.
-        end (int): For an opening tag, the index of the first token after the element. For all tokens except
-            opening tags, the index of the next token.
+        end (int): For an opening tag, the index of the first token after the element. For any other token,
+            the index of the token plus 1.
         is_closed (bool): False for an opening tag without end tag.
     """
 
@@ -192,8 +194,8 @@ class _Tokenizer(HTMLParser):
         self.tokens.append(_Token(kind, start=start, name=name, keeps_content=keeps_content))
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """Read an unknown section, such as `<![CD>`, as a comment, because browsers do so. For an unknown
-        section, `HTMLParser` raises an AssertionError.
+        """Read an unknown section, such as `<![CD>`, as a comment, because browsers do so. For a section such
+        as `<![CD>`, `HTMLParser` raises an AssertionError.
         """
         if _KNOWN_SECTION.match(self.rawdata, i):
             return super().parse_marked_section(i, report)
@@ -253,7 +255,7 @@ def _set_ends(tokens: Sequence[_Token]) -> None:
         elif token.kind == "close" and num_open[token.name]:
             opening = open_tags.pop()
             while opening.name != token.name:
-                # The end tag also ends all elements inside the element.
+                # The end tag of an element also ends all open elements inside the element.
                 opening.end = min(opening.end, i)
                 num_open[opening.name] -= 1
                 opening = open_tags.pop()
@@ -271,7 +273,8 @@ def _end_inline_elements(open_tags: Sequence[_Token], i: int, last: int) -> None
 
 
 def _set_is_kept(tokens: Sequence[_Token]) -> None:
-    # The end, and the value of `keeps_content`, of each element around the current token.
+    # The pairs (`end`, `keeps_content`) of the document, and of all elements around the current token that
+    # set `keeps_content`.
     elements = [(len(tokens), False)]
     for i, token in enumerate(tokens):
         while i >= elements[-1][0]:
@@ -283,7 +286,8 @@ def _set_is_kept(tokens: Sequence[_Token]) -> None:
 
 def _with_kept_tokens_joined(tokens: Sequence[_Token]) -> list[_Token]:
     """Join the tokens of each untranslated element to one token. The joined token ends before an inner
-    element with `translate="yes"`. Also join the untranslated tokens after the inner element to one token.
+    element with `translate="yes"`. The untranslated tokens after an inner element with `translate="yes"` are
+    also joined to one token.
     """
     joined = []
     i = 0

@@ -19,8 +19,8 @@ _ATOM = re.compile(
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide a text without HTML tags into texts, breaks, numbered tags and atoms (unchangeable parts, such
-    as placeholders). A numbered tag, such as `<0>`, is not an HTML tag.
+    """Divide a text into texts, breaks, atoms (unchangeable parts, such as placeholders) and numbered tags,
+    such as `<0>`. The text `raw` contains no HTML tags.
     """
     return divide_text(raw, _ATOM, _piece_of_match, _piece_of_text)
 

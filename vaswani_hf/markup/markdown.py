@@ -50,7 +50,8 @@ class _Block:
             `|`.
         is_cell (bool): True if the block is the cell of a table.
         place (list): The part of each line that belongs to the block.
-        before (str): The check box of a task, and the white space before the text, such as `&nbsp;`.
+        before (str): The check box of a task list item, and the white space before the text, such as
+            `&nbsp;`.
         pieces (list): The texts, atoms (unchangeable parts) and tags of the block.
         after (str): The white space after the text.
     """
@@ -136,7 +137,7 @@ def _blocks_of(tokens: Sequence[Any], lines: Sequence[str]) -> list[_Block]:
 
 
 class _PlaceFinder:
-    """Finds the source code of blocks in the lines of a document, one block after another."""
+    """Finds the lines and columns of each block in a document, one block after another."""
 
     def __init__(self, lines: Sequence[str]):
         self._lines = lines
@@ -145,8 +146,8 @@ class _PlaceFinder:
         self._cursor = (0, 0)
 
     def find(self, token: Any, is_cell: bool) -> list[_LinePart] | None:
-        """Return the place of a block, in the format of `_Block.place`. Return None if a line of the block is
-        not in the document.
+        """Return the part of each line that belongs to a block, as in `_Block.place`. Return None if a line
+        of the block is not in the document.
         """
         first, end = token.map
         content = token.content.replace("|", r"\|") if is_cell else token.content
@@ -175,8 +176,8 @@ class _PlaceFinder:
 
 
 def _edit_of_block(block: _Block, lines: Sequence[str], translation: str) -> _Edit:
-    """Replace a block by its translation. From its second line on, the translation repeats the prefix of the
-    block's second line, such as the `>` of a quotation.
+    """Replace a block by its translation. Each line of the translation after the first line begins with the
+    prefix of the block's second line, such as the `>` of a quotation.
     """
     first, *others = block.place
     prefix = lines[others[0].line][: others[0].start] if others else ""
@@ -230,8 +231,8 @@ def _recording(rule: Callable[[Any, bool], bool]) -> Callable[[Any, bool], bool]
         is_found = rule(state, silent)
         if is_found and not silent:
             for token in state.tokens[num_tokens:]:
-                # Skip text tokens. The parser adds the text that precedes a link, an image or code as a text
-                # token.
+                # Skip text tokens. The parser makes a separate text token from the text before a link, an
+                # image or code.
                 if token.type != "text":
                     token.meta["source"] = state.src[start : state.pos]
                     break
@@ -284,7 +285,8 @@ class _InlineReader:
         self._content = content
         # The offset of the next token.
         self._position = 0
-        # For each open link, the offset of the opening mark and the offset at which the whole link ends.
+        # For each link that encloses the current position, the offsets of the start and of the end of the
+        # link.
         self._links: list[tuple[int, int]] = []
 
     def pieces_of(self, tokens: Sequence[Any]) -> list[Piece] | None:
@@ -345,19 +347,19 @@ class _InlineReader:
 
     def _source_of_break(self) -> str:
         match = _SOFT_OR_HARD_BREAK.match(self._content, self._position)
-        # If `_SOFT_OR_HARD_BREAK` does not match, return "\n". `pieces_of` then returns None, because the
-        # source code has no line break at `_position`.
+        # If `_SOFT_OR_HARD_BREAK` does not match, return "\n". `pieces_of` returns None after this "\n",
+        # because the source code has no line break at `_position`.
         return match[0] if match else "\n"
 
     def _closing_of_link(self) -> tuple[str, str]:
-        """Return the source code that ends the innermost link, and the source code that ends the translated
-        link.
+        """Return two texts: the end of the innermost link in the source code, such as `](url)`, and the end
+        of the same link in the translated document.
         """
         start, end = self._links.pop()
         raw = self._content[self._position : end]
         label = self._content[start + 1 : self._position]
-        # The text of `[label]` or `[label][]` is translated. Therefore write `[translation][label]`, so that
-        # the link keeps the label of its definition.
+        # Write the translation of the link `[label]` or `[label][]` as `[translation][label]`, so that the
+        # translated link still refers to the definition `[label]: url`.
         closing = f"][{' '.join(label.split())}]" if raw in {"]", "][]"} else raw
         return raw, closing
 
@@ -390,7 +392,7 @@ def _after(pieces: list[Piece], length: int) -> list[Piece]:
 
 
 def _html_piece(raw: str) -> Piece:
-    """Return the piece of a tag, a comment or a processing instruction of HTML."""
+    """Convert an HTML tag, comment or processing instruction to a `Piece`."""
     match = re.match(r"</?([A-Za-z][\w-]*)", raw)
     name = match[1].lower() if match else ""
     if raw.startswith("<?") or name == "br":
@@ -438,7 +440,7 @@ def _has_equal_markup(parser: Any, source: str, translation: str, definitions: d
 
 
 def _structure(parser: Any, content: str, definitions: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the sorted types and contents of the inline tokens that are not text."""
+    """Return the sorted pairs (type, attributes or content) of the inline tokens that are not text."""
     (token,) = parser.parseInline(content, definitions)
     return sorted(
         (child.type, str(child.attrs or child.content))

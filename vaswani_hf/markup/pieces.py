@@ -15,8 +15,8 @@ class Piece:
         kind (str): "text" (translated), "atom" (an unchangeable part), "open" or "close" (a tag), or "break"
             (a part that is copied and ends a sentence, such as a line break).
         raw (str): The piece as the document contains it, such as `<b>` or `R&amp;D`.
-        text (str): The text that the model receives; empty for tags, breaks, and atoms without text, such as
-            images.
+        text (str): The text that the model receives; empty for tags, breaks, and unchangeable parts without
+            text, such as images.
         name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
     """
 
@@ -42,7 +42,9 @@ def plain_text(raw: str) -> Piece:
 
 
 def plain_atom(raw: str) -> Piece:
-    """Return an atom that the model receives as the document contains the atom."""
+    """Convert an unchangeable part of the document, such as a placeholder, to a `Piece`. The model receives
+    the part unchanged.
+    """
     return Piece("atom", raw, raw)
 
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 
 # Code of templates, such as `<%= x %>` (ERB), `<?= $x ?>` (PHP), `{% if x %}` (Jinja) and `[% x %]` (Template
-# Toolkit). The patterns match no code with a second opening mark, such as `<% <% x %>`. Otherwise the search
-# time would be quadratic in the length of a text with many opening marks.
+# Toolkit). The patterns match no code with a second opening mark, such as `<% <% x %>`. Otherwise, matching a
+# text with many opening marks would take a time quadratic in the length of the text.
 _ERB = r"<%(?s:(?!<%|%>).)*%>"
 _PHP = r"<\?(?s:(?!<\?|\?>).)*\?>"
 _JINJA = r"\{%(?:(?!\{%|%\}).)*%\}"
@@ -28,8 +28,8 @@ REFERENCE = re.compile(r"&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")
 # Matches placeholders of C and Python, such as `%s`, `%-*d`, `%I64d` and `%(n)d`.
 _CONVERSION = r"(?:hh|ll|I64|I32|[hlLqjzt])?(?:[diouxXeEfFgGcrsaA@]|[CSp](?![A-Za-z]))"
 _FORMAT = rf"(?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0']*(?:\*(?:\d+\$)?|\d*)(?:\.(?:\*|\d+))?{_CONVERSION}"
-# Matches the placeholders `%name%` of Symfony and of Windows. `_VARIABLE` matches no part of `%s%%` and
-# `%d%d`, because `%s` and `%d` are placeholders of C.
+# Matches the placeholders `%name%` of Symfony and of Windows. `_VARIABLE` does not match the `%s%` in `%s%%`
+# or the `%d%` in `%d%d`, because `%s` and `%d` are placeholders of C.
 _VARIABLE = rf"(?<![\w%])%(?!{_CONVERSION}%)[A-Za-z_][\w.]*%(?![\w%])"
 _URL = r"""(?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]"""
 # Matches placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside

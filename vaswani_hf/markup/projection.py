@@ -1,12 +1,12 @@
 """Determines the positions of the tags and of the atoms (unchangeable parts, such as placeholders) in a
 translation by the word alignment.
 
-A `Unit` is a word, the punctuation before or after a word, or an atom that the model receives. A `Node` is a
-pair of tags, a single tag, or an atom that the model does not receive. The nodes form a tree: a node between
-two tags is a child of the pair of tags. In the translation, each pair of tags encloses one contiguous range
-of `Unit` objects. The range of a pair of tags is inside the range of the parent pair. Two pairs of tags with
-the same parent enclose ranges that do not overlap. Therefore each tag occurs exactly once in the translation,
-and the pairs of tags are nested.
+A `Unit` is a word, punctuation, or an atom that the model receives. A `Node` is a pair of tags, a single tag,
+or an atom that the model does not receive. The `Node` objects form a tree: a tag or an atom between the two
+tags of a pair is a child of the pair. In the translation, each pair of tags encloses one contiguous range of
+`Unit` objects. The range of a pair of tags is inside the range of the parent pair. Two pairs of tags with the
+same parent enclose ranges that do not overlap. Therefore each tag occurs exactly once in the translation, and
+the pairs of tags are nested.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,8 +22,9 @@ class Unit:
         raw (str): The source code of an atom, such as `&copy;`; empty for words and punctuation.
         word (int): For a source unit, the index of the unit's word in the sentence. White space separates the
             words.
-        space (str): The white space before the unit.
-        source (int, optional): For a unit of the translation, the index of the aligned source unit.
+        space (str): The white space before the word, the punctuation or the atom.
+        source (int, optional): The index of the source unit that is aligned with this unit of the
+            translation. None in source units and in unaligned units.
     """
 
     text: str
@@ -49,10 +50,10 @@ class Node:
         name (str): The name of a tag.
         kind (str): "pair" (two tags), "open" or "close" (a tag whose partner is missing), or "atom" (an
             unchangeable part).
-        before (str): The source character before the node; "X" if an atom is before the node, and "" at the
-            beginning of the sentence.
-        after (str): The source character after the node; "X" if an atom is after the node, and "" at the end
-            of the sentence.
+        before (str): The source character before the node; "X" if an unchangeable part precedes the node, and
+            "" at the beginning of the sentence.
+        after (str): The source character after the node; "X" if an unchangeable part follows the node, and ""
+            at the end of the sentence.
         source_start (int): The index of the first source unit after the node. For a pair of tags,
             `source_start` is the index of the first source unit after the opening tag.
         source_end (int): For a pair of tags, the index of the first source unit after the closing tag.
@@ -136,12 +137,12 @@ class _Projection:
     def place_pairs(self, parent: Node, pairs: Sequence[Node]) -> None:
         """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`.
 
-        First, place each pair for which `_aligned_range` finds a range in every sentence with a source unit
-        between the tags. If a pair has no sibling pairs, place the pair even if `_aligned_range` returns None
-        for a sentence. In this sentence, the pair encloses all target units inside `parent`. Finally, place
-        each remaining pair of tags around the nearest target word that no placed pair encloses. If no such
-        target word is left, or if the pair has no source text, the pair encloses no word, and is placed like
-        a single tag.
+        A pair of tags can enclose source units of several sentences. First, place each pair for which
+        `_aligned_range` finds a range in each of these sentences. If `parent` has only one child pair, also
+        place this pair if `_aligned_range` finds no range in a sentence. Then the pair encloses all target
+        units of the sentence inside `parent`. Finally, place each remaining pair of tags around the nearest
+        target word that no placed pair encloses. If all target words are already enclosed, or if a pair has
+        no source text, place the empty pair like a single tag.
         """
         # The indices of the target units inside `parent` that no placed pair encloses.
         free = set(range(parent.start, parent.end)) if pairs else set()
@@ -174,9 +175,9 @@ class _Projection:
 
     def _aligned_range(self, pair: Node, sentence: Bounds, free: set[int]) -> tuple[int, int] | None:
         """Return the range of target units (such as words) that corresponds to the source units between a
-        pair of tags. `sentence` is the part of a sentence inside the parent node of `pair`. Return None if
-        the text between the tags is aligned with no target word, or only with target words inside other pairs
-        of tags.
+        pair of tags. `sentence` contains the bounds of a sentence, limited to the part of the sentence inside
+        the parent of `pair`. Return None if the text between the tags is aligned with no target word, or only
+        with target words inside other pairs of tags.
         """
         inside = pair.source_range
         units = range(sentence.source_start, sentence.source_end)
@@ -186,9 +187,9 @@ class _Projection:
         return self._best_range(pair, sentence, free)
 
     def _range_of_all_words(self, pair: Node, sentence: Bounds) -> tuple[int, int]:
-        """Return the range of a pair of tags that encloses all source words of a sentence. The range is the
-        whole translated sentence. At the start and end of the translated sentence, exclude punctuation that
-        is aligned with a source unit outside the two tags.
+        """Return the range of target units for a pair of tags, if the two tags enclose all source words of a
+        sentence. The range is the whole translated sentence. At the start and end of the translated sentence,
+        exclude punctuation that is aligned with a source unit outside the two tags.
         """
         start = sentence.start
         end = sentence.end
@@ -204,8 +205,8 @@ class _Projection:
 
     def _best_range(self, pair: Node, sentence: Bounds, free: set[int]) -> tuple[int, int] | None:
         """Return the contiguous range of target units in `free` that has the highest score. A unit adds 1 to
-        the score if the aligned source unit is inside the pair of tags, and subtracts 1 if the aligned source
-        unit is outside.
+        the score of a range if the aligned source unit is inside the pair of tags. A unit subtracts 1 from
+        the score if the aligned source unit is outside.
         """
         inside = pair.source_range
         first = max(sentence.source_start, pair.source_start)
@@ -254,8 +255,9 @@ class _Projection:
         source unit has no translation, the node comes directly before the translation of the following source
         unit. An opening tag without a closing tag comes directly before the translation of the following
         source unit, if the unit has a translation. If neither the preceding nor the following source unit has
-        a translation, the node has the same relative position in the translation as in the source sentence.
-        For example, a tag in the middle of the source sentence is placed in the middle of the translation.
+        a translation, `node` (a tag or an unchangeable part) gets the same relative position as in the source
+        sentence. For example, a tag in the middle of the source sentence is placed in the middle of the
+        translation.
         """
         index = node.source_start
         sentence = self._sentence_of(node, parent).inside(parent)
@@ -303,9 +305,9 @@ def _enclose(pair: Node, start: int, end: int, free: set[int]) -> None:
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """If a node without words, such as an image, is inside a pair of tags in `pairs`, move the node out of
-    the pair. If the node precedes the pair of tags in the source text, put the node before the opening tag.
-    Otherwise, put the node after the closing tag.
+    """If `node`, a tag or an atom without words, is inside a pair of tags in `pairs`, move `node` out of the
+    pair. If `node` precedes the pair of tags in the source text, put `node` before the opening tag.
+    Otherwise, put `node` after the closing tag.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:

@@ -67,15 +67,16 @@ class _Writer:
         return self._escape(self._target[i].space)
 
     def _spaces_around(self, node: Node, parent: Node) -> tuple[str, str]:
-        """Return the space before and the space after a node."""
+        """Return the space before and the space after a `Node`: a tag, a pair of tags or an atom."""
         if node.start < node.end or (node.kind == "open" and node.after.strip()):
             # Write the space before the next word, then the opening tag, then the word.
             return self._take_space(node.start), ""
         if node.kind == "close" or (node.kind == "pair" and not node.children):
             return "", ""
         if parent is not self._root and parent.start == parent.end:
-            # If the tags of `parent` enclose no words, the next word and the space before the word come after
-            # the closing tag of `parent`. Write a space only if the source text has a space before the node.
+            # If `parent` encloses no words, the closing tag of `parent` comes before the next word, and
+            # before the space in front of the word. Write a space only if the source text has a space before
+            # the node.
             is_spaced = node.before.isspace() and node is not parent.children[0]
             return " " if is_spaced else "", ""
         return self._spaces_around_wordless(node)
@@ -83,7 +84,8 @@ class _Writer:
     def _spaces_around_wordless(self, node: Node) -> tuple[str, str]:
         """Return the space before and the space after a node that encloses no words, such as an image."""
         if node.start == 0 and not node.before and self._target and self._target[0].space:
-            # At the beginning of a passage, write the node first, then the white space, then the first word.
+            # At the beginning of a passage, write the tag or the atom first, then the white space, then the
+            # first word.
             return "", ""
         is_after_unit = self._is_aligned(node.start - 1, node.source_start - 1)
         if node.before.strip() and (is_after_unit or self._is_after_atom(node)):
@@ -96,15 +98,15 @@ class _Writer:
         return before, after
 
     def _is_after_atom(self, node: Node) -> bool:
-        """Return True if the last written part is an atom, and the source has no `Unit` between the atom and
-        `node`.
+        """Return True if the last written part is an atom (an unchangeable part), and the source has no
+        `Unit` between the atom and `node`.
         """
         last = self._last_node
         return last is not None and last.kind == "atom" and last.source_start == node.source_start
 
     def _space_before(self, node: Node) -> str:
-        """Return the space before a node without words, such as an image. Add a space if the node would
-        otherwise be joined to the previous word.
+        """Return the space before a tag or an atom that encloses no words, such as an image. Add a space if
+        the tag or the atom would otherwise touch the previous word.
         """
         space = self._take_space(node.start)
         written = space or next(filter(None, reversed(self._parts)), " ")
@@ -116,8 +118,9 @@ class _Writer:
         return space
 
     def _space_after(self, node: Node) -> str:
-        """Return the space after a node without words, such as an image. In the output, the space between the
-        previous and the next word of the translation already precedes the node.
+        """Return the space after a node without words, such as an image. The translation has a space between
+        the word before the node and the word after the node. `_space_before` has already written the space
+        before the node.
         """
         is_next = self._is_aligned(node.start, node.source_start)
         if not node.after or (is_next and node.after.isalnum()):
@@ -132,7 +135,7 @@ class _Writer:
 
 
 def _are_joined_atoms(node: Node, following: Node) -> bool:
-    """Return True if the two atoms are adjacent in the translation and have no space between them in the
-    source.
+    """Return True if `node` and `following` are adjacent in the translation. In the source, an atom must
+    directly follow `node`, and an atom must directly precede `following`.
     """
     return node.after == following.before == "X" and following.start == node.end

@@ -42,12 +42,12 @@ class Sentence:
 
     def texts(self) -> list[str]:
         """Return the text that the model receives for each `Piece`. If `has_atoms` is False, the model
-        receives an empty text for each atom.
+        receives an empty text for each atom (unchangeable part).
         """
         texts = [piece.text for piece in self.pieces]
         if self.has_atoms:
             return texts
-        # True if an atom was removed between the previous text and the current piece.
+        # True if an atom (an unchangeable part) was removed between the previous text and the current piece.
         is_after_atom = False
         for i, piece in enumerate(self.pieces):
             if piece.kind == "atom":
@@ -75,21 +75,23 @@ class Sentence:
         )
 
     def is_faithful(self) -> bool:
-        """Return True if each unchangeable part occurs in the translation as many times as in the source."""
+        """Return True if each unchangeable part, such as a placeholder, occurs in the translation as many
+        times as in the source.
+        """
         assert self.translation is not None
         expected = self._atom_counts()
         found = Counter(pattern_of_atoms(expected).findall(self.translation.text))
         return all(found[text] == number for text, number in expected.items())
 
     def _atom_counts(self) -> Counter[str]:
-        """Count the texts of the atoms that have a text."""
+        """Count how often each text of an atom occurs. Leave out atoms without a text."""
         return Counter(piece.text for piece in self.pieces if piece.kind == "atom" and piece.text)
 
 
 def _close_gap(texts: list[str], i: int) -> None:
-    """Change the texts around a removed atom, such as the placeholder `{x}`. For example, "a {x}." becomes
-    "a." instead of "a .", and "a, {x}, b" becomes "a, b" instead of "a,, b". `texts[i]` is the text after the
-    removed atom, and does not begin with a letter or a digit.
+    """Remove the superfluous space or comma at the place of a removed atom, such as the placeholder `{x}`.
+    For example, "a {x}." becomes "a.", and "a, {x}, b" becomes "a, b". `texts[i]` is the text after the
+    removed atom (an unchangeable part). `texts[i]` does not begin with a letter or a digit.
     """
     previous = next((j for j in range(i - 1, -1, -1) if texts[j]), None)
     if previous is not None:
@@ -167,9 +169,9 @@ def _with_breaks_between_tags(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _outer_space(run: Sequence[Piece]) -> tuple[str, str]:
-    """Return the white space at the start and at the end of a sequence of pieces that contains no break. The
-    start has no white space if an atom is before the first text. The end has no white space if an atom is
-    after the last text.
+    """Return the white space at the start and at the end of `run`. No piece of `run` has the kind "break". If
+    an atom (an unchangeable part) precedes the first text, the white space at the start is empty. If an atom
+    follows the last text, the white space at the end is empty.
     """
     contents = [piece for piece in run if piece.text or piece.kind == "atom"]
     before = after = ""
@@ -183,7 +185,7 @@ def _outer_space(run: Sequence[Piece]) -> tuple[str, str]:
 
 
 def _sentences_of_run(run: Sequence[Piece], separator: str) -> list[Sentence]:
-    """Divide pieces without breaks into sentences."""
+    """Divide `run` into sentences. No piece of `run` has the kind "break"."""
     sentences = [Sentence(separator=separator)]
     cuts = _cuts_of(run)
     offset = 0
@@ -198,7 +200,7 @@ def _sentences_of_run(run: Sequence[Piece], separator: str) -> list[Sentence]:
         while cuts and cuts[0][1] <= offset:
             sentence_end, next_start = cuts.popleft()
             head = remaining[: next_start - start]
-            # `num_kept` is the number of characters of the piece that belong to the sentence: 0 if the
+            # `num_kept` is how many characters of `head` belong to the sentence. `num_kept` is 0 if the
             # sentence ended in an earlier piece.
             num_kept = max(0, sentence_end - start)
             sentences[-1].pieces.append(Piece("text", text=head[:num_kept] or head))

@@ -21,8 +21,8 @@ def divide_word(word: str) -> tuple[str, str, str]:
 
 class SourceReader:
     """Reads the sentences of a passage one after another. `units` contains the words, the punctuation and the
-    atoms (unchangeable parts) that the model receives. `root` is the tree of the tags, and of the atoms that
-    the model does not receive.
+    atoms (unchangeable parts) that the model receives. `root` is the tree of all tags. The tree also contains
+    the atoms that the model does not receive.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,9 @@ class SourceReader:
             self.units[first].space = sentence.separator
 
     def finish(self) -> None:
-        """Set the end of the root after the last sentence."""
+        """After the last sentence, remove all open tags from `_open_nodes`, and set `source_end` of the
+        root.
+        """
         self._keep_open(1)
         self.root.source_end = len(self.units)
 
@@ -118,8 +120,8 @@ class SourceReader:
 
     def _keep_open(self, number: int) -> None:
         """Keep only the first `number` entries of `_open_nodes`, including the root, and remove all other
-        open tags. The removed tags have no closing tag inside the parent element. Therefore the parent node
-        takes over the children of each removed tag.
+        open tags. The removed tags have no closing tag inside the parent element. Therefore the children of a
+        removed tag become children of the tag's parent.
         """
         while len(self._open_nodes) > number:
             node = self._open_nodes.pop()
@@ -129,7 +131,8 @@ class SourceReader:
 
 def _neighbours(pieces: Sequence[Piece], end: slice) -> Iterator[str]:
     """For each piece, yield the first or last character (selected by `end`) of the nearest text before the
-    piece. Yield "X" if an atom is nearer than the text, and "" if there is no text.
+    piece. If an atom is nearer than any text, yield "X". If neither a text nor an atom precedes the piece,
+    yield "".
     """
     character = ""
     for piece in pieces:

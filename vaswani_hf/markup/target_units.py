@@ -17,7 +17,8 @@ def target_units(translation: Translation, source: Sequence[Unit], first: int, s
 
     Args:
         translation (Translation): The translation of the last sentence of `source`.
-        source (list): The units of this sentence and of all previous sentences of the passage.
+        source (list): The source units, such as words, of this sentence and of all previous sentences of the
+            passage.
         first (int): The index of the sentence's first unit in `source`.
         separator (str): The white space between the previous sentence and this sentence.
     """
@@ -108,6 +109,7 @@ def _copy_source_spaces(units: Sequence[Unit], source: Sequence[Unit]) -> None:
         if not unit.space or unit.source is None or unit.source - 1 != previous.source:
             continue
         space = source[unit.source].space
-        # If two atoms have no space between them in the source, put no space between them in the translation.
+        # If the source has no space between two atoms (unchangeable parts), remove the space between the two
+        # atoms in the translation.
         if space or (previous.raw and unit.raw):
             unit.space = space

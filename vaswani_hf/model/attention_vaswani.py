@@ -371,7 +371,7 @@ class LearnedScores(VaswaniAttention):
         raise NotImplementedError
 
     def init_scores(self) -> None:
-        """Draw the learned parameters from normal distributions."""
+        """Initialise the parameters of the score function with random values from normal distributions."""
         for name, (_, inverse_variance) in self.score_parameters().items():
             init.normal_(getattr(self, name), std=inverse_variance**-0.5)
 
@@ -442,10 +442,10 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
     """Register a new score function for attention. After the call of `register_attention`, the config fields
     `attention_score` and `cross_attention_score` accept the new name.
 
-    A model with the new name in its config uses the class in training and in the search. A checkpoint with
-    the registered name in its config also contains the Python file that defines the attention class. To load
-    such a checkpoint, call `register_attention` first, or pass `trust_remote_code=True` in a Python process
-    that has not imported the package.
+    If the config of a model contains the new name, the model uses `attention_class` in training and in the
+    search. A checkpoint with the registered name in its config also contains the Python file that defines the
+    attention class. To load such a checkpoint, call `register_attention` first, or pass
+    `trust_remote_code=True` in a Python process that has not imported the package.
 
     Args:
         name (str): The name of the score function in configs. The name must not be the name of a built-in

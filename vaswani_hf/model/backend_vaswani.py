@@ -79,7 +79,7 @@ class Hypothesis:
     # is `</s>` unless the search stopped at the length limit.
     token_ids: list[int]
     # The number of forced tokens at the beginning of `token_ids`: the language token and the target prefix.
-    # The search did not choose these tokens.
+    # The search does not choose forced tokens.
     num_forced: int = 0
     # The number of forced language tokens that the length penalty counts (0 or 1). The length penalty never
     # counts the target prefix.

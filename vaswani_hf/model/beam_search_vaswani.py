@@ -71,7 +71,7 @@ OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 class SearchTask:
     """Contains everything that a search needs for a batch of sentences."""
 
-    # The model whose `generate` was called, and then the other models of the ensemble.
+    # The first model is the model whose `generate` was called. The other models belong to the ensemble.
     models: list[Any]
     inputs: list[dict[str, Any]]
     # [N] int64, the indices of the sentences to translate. `inputs` contains only the sentences with the
@@ -134,8 +134,8 @@ class BeamSearch:
         self.finished = FinishedTranslations(prompts, self.fill)
         self.num_new = 0  # The number of new tokens in each beam.
         # Skip the handling of ended candidates in steps without ended candidates. Skip the stopping rule
-        # until the first candidate has ended. Skip nothing on a GPU, because a check whether a candidate has
-        # ended would make the CPU wait for the GPU. With sampling, each step must sort the candidates.
+        # until the first candidate has ended. On a GPU, skip no part of a step: to know whether a candidate
+        # has ended, the CPU would wait for the GPU. With sampling, each step must sort the candidates.
         self.skips_idle_work = not (config.do_sample or needs_sync(task.limits))
         self.has_finished = not self.skips_idle_work
         # Set `is_late` to False if one additional step of the search would have side effects: recorded
@@ -163,11 +163,12 @@ class BeamSearch:
     def _early_stopping(self) -> EarlyStopping:
         """Return the default stopping rule.
 
-        The rule computes an upper bound for the score of an unfinished translation, and compares the bound
-        with finished translations. Usually, the rule compares the bound with the `num_return_sequences` best
-        finished translations. With an unreliable bound or with `transformers_compatible`, the rule uses the
-        `num_beams` best finished translations, as in transformers. The upper bound is unreliable with logits
-        processors, or if the stopping rule considers only the current length.
+        The default stopping rule compares an upper bound for the score of an unfinished translation with the
+        scores of finished translations. Usually, the stopping rule compares the upper bound with the
+        `num_return_sequences` best finished translations. If the upper bound is unreliable, or with
+        `transformers_compatible`, the rule compares the bound with the `num_beams` best finished
+        translations, as transformers does. The upper bound is unreliable with logits processors, or if the
+        stopping rule ignores the lengths that a translation can still reach.
         """
         task = self.task
         config = self.config
@@ -242,15 +243,16 @@ class BeamSearch:
         return is_over
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Apply the logits processors, and return the log-probabilities [N, K or 1, V]. To check for NaN,
-        also return the log-probabilities [N, K or 1] of one token, computed before the logits processors run.
+        """Apply the logits processors, and return the log-probabilities: [N, K, V], or [N, 1, V] with one row
+        for all beams of a sentence. To check for NaN, also return the log-probabilities [N, K or 1] of one
+        token, computed before the logits processors run.
 
         The log-probability of one token is enough to find NaN. All log-probabilities of a row are NaN if one
         logit is NaN or +inf, or if all logits of the row are -inf.
         """
         log_probs = _averaged_log_probs(logits)
-        # The check for NaN does not use the excluded token, because `fill_` below overwrites its
-        # log-probability.
+        # For the NaN check, choose a token other than the excluded token, because `fill_` below overwrites
+        # the log-probability of the excluded token.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.task.processors:
             log_probs = self._call_with_rows(
@@ -275,8 +277,8 @@ class BeamSearch:
         return ended
 
     def _call_with_rows(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
-        """Convert each tensor in `values` from [N, beams, ...] to [B * beams, ...]. Call a logits processor
-        or a stopping criterion with the converted tensors.
+        """Convert each tensor in `values` from [N, beams, ...] to [B * beams, ...], with zeros for the B - N
+        finished sentences. Call a logits processor or a stopping criterion with the converted tensors.
 
         Sentences that were removed from the batch keep their rows, filled with zeros, so that the row index
         of a beam never changes. See also `SearchTask.rows_per_sentence`.
@@ -326,9 +328,9 @@ class BeamSearch:
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Reduce the batch to `num_staying` sentences. All removed sentences are sentences whose search has
-        ended. If `StepReader.is_late` is True, `num_staying` is the number of sentences whose search had not
-        ended after the previous step. Therefore the batch can still contain some sentences whose search has
-        ended.
+        ended. If `StepReader.is_late` is True, `num_staying` is a number from the previous step: the number
+        of sentences whose search continued after the previous step. Therefore the batch can still contain
+        some sentences whose search has ended.
         """
         staying = self.beams.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         self.beams.select(staying)

@@ -21,8 +21,8 @@ from typing import Any, Literal, TypedDict, Union, Unpack, get_args, get_origin
 
 from .errors_vaswani import InvalidValueError
 
-# Maps each symbol of the paper to the config field with the same meaning. If the encoder and the decoder have
-# separate fields, the dict contains the field of the encoder.
+# Maps each symbol of the paper to the config field with the same meaning. If a symbol has one config field
+# for the encoder and one for the decoder, `PAPER_SYMBOLS` contains the field for the encoder.
 PAPER_SYMBOLS = {
     "N": "encoder_layers",
     "h": "encoder_attention_heads",

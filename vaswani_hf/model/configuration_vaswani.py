@@ -105,9 +105,9 @@ def config_field(
     Args:
         default (Any): The default value.
         help (str): The meaning of the field, for the docstring of `VaswaniConfig` and for the manual.
-        rule (Rule, optional): The rule for the values of the field. Leave `rule` out if the type of the field
-            is bool or a `Literal`, because such a type contains all possible values.
-        unit (str): The unit of a count or a size.
+        rule (Rule, optional): The rule for the values of the field. A field of the type bool or `Literal`
+            needs no rule, because the type already defines the permitted values.
+        unit (str): The unit of a field that is a count or a size, such as "layers".
         is_recipe_key (bool): False if the tokenizer or another section of the recipe determines the value.
         changes_outputs (bool): False if the field changes only the training, and not a trained model.
         needs_encoder_decoder (bool): True if the field has no meaning for a model with one stack.
@@ -632,9 +632,9 @@ class VaswaniConfig(PreTrainedConfig):
         saved.auto_map = dict(self.auto_classes)
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
-        # Save the code files in this method instead of in `save_pretrained` of transformers. transformers
-        # reads all files at each call, copies many files twice, and copies a user's file without converting
-        # its imports from the package. If `_auto_class` is None, transformers saves no code files.
+        # Save the code files here, and not in `save_pretrained` of transformers. transformers reads all files
+        # at each call, copies many files twice, and copies a user's file without converting its imports from
+        # the package. If `_auto_class` is None, transformers saves no code files.
         saved.__dict__["_auto_class"] = None
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)

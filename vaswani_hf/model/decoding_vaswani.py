@@ -79,8 +79,8 @@ class TreeKVCache:
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # The number of cached tokens of a sentence that belong to at least one beam, as the maximum over all
-        # sentences. The number is `sys.maxsize` until the search has counted the cached tokens.
+        # The largest number of cached tokens of one sentence, counting only tokens that belong to at least
+        # one beam. The number is `sys.maxsize` until the search has counted the cached tokens.
         self.num_living = sys.maxsize
         # The additive attention mask [N, beams, capacity], or None if every beam can attend to every token.
         self.visible: torch.Tensor | None = None
@@ -197,7 +197,7 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
     """Return the elements of `values` at the indices `entries` along `dim`. If `entries` is None, return the
-    first `length` elements.
+    first `length` elements of `values` along `dim`.
     """
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
@@ -423,8 +423,8 @@ class TreeAttentionDecoder:
             return self.decoder.position_states(positions)
         if len(self.encodings) < self.num_read:
             # Compute the encodings of many positions in advance, because computing sinusoids at each step
-            # takes long. For learned positions, stop at the end of the table, because `position_states`
-            # raises an error for later positions.
+            # takes long. For learned positions, compute no encodings beyond the end of the position table,
+            # because `position_states` raises an error for later positions.
             longest = self.decoder.config.num_positions
             size = int(max(self.num_read, min(2 * self.num_read + 62, longest)))
             self.encodings = self.decoder.position_states(torch.arange(size, device=positions.device))

@@ -234,9 +234,9 @@ def _file_of(kind: type) -> str:
 def source_for_checkpoint(kind: type) -> str:
     """Return the source code of the file of a class, with imports that also work in a checkpoint.
 
-    In the returned code, a `try` statement replaces `from vaswani_hf import NAME`. The `try` statement first
-    tries to import NAME from the files of the checkpoint. Raise a ValueError if the file imports another file
-    of the user.
+    In the returned code, a `try` statement replaces `from vaswani_hf import NAME`. The new code imports NAME
+    from the files of the checkpoint, or from vaswani_hf if the files of the checkpoint lack NAME. Raise a
+    ValueError if the file imports another file of the user.
     """
     path = Path(_file_of(kind))
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -288,8 +288,8 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # If the import statement imports from a package, such as `vaswani_hf`, find the code file that
-            # defines the name.
+            # If the import statement imports from a package, such as `vaswani_hf`, find the module that
+            # defines the imported class or function.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():
@@ -327,8 +327,8 @@ def save_user_code(config: Any, base: type, folder: Path) -> None:
 def _auto_classes_of_user(config: Any) -> dict[str, type]:
     """Map the names of Auto classes to the user's config class and to the user's model class.
 
-    Look for the model class in the file of the user's config class. transformers refuses a model class of the
-    package, because the `config_class` of the model must be the user's config class.
+    Look for the model class in the file of the user's config class. transformers accepts only a model class
+    whose `config_class` is the user's config class, so a model class of the package does not fit.
     """
     kind = type(config)
     found = {"AutoConfig": kind}

@@ -39,7 +39,9 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def class_permits_fast_path(kind: type, *methods: str) -> bool:
-    """Return True if faster code can replace all `methods` of a class, because no subclass overrides them."""
+    """Return True if faster code can replace all `methods` of the class `kind`. A method that a subclass
+    overrides cannot be replaced.
+    """
     return all(getattr(kind, name) in _FAST_PATH_METHODS for name in methods)
 
 

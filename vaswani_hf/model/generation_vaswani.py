@@ -4,9 +4,10 @@ A call of `generate` has the following steps:
 
 1. `VaswaniGeneration.generate` completes the settings and the inputs of the call, and sets a length limit for
    each sentence.
-2. `_uses_own_search` chooses the search. This package runs beam search and plain greedy search. transformers
-   runs all other decoding methods, for example sampling with one beam. transformers also runs greedy search
-   with a streamer or `return_dict_in_generate`.
+2. `_uses_own_search` chooses the search. This package runs beam search and greedy search, with two
+   exceptions. transformers runs greedy search with a streamer. transformers also runs greedy search with
+   `return_dict_in_generate`, unless an argument needs the search of this package. transformers runs all other
+   decoding methods, for example sampling with one beam.
 3. For the chosen search, `_run_own_search` or `_run_search_of_transformers` calls `generate` of transformers.
    For the search of this package, `_run_own_search` passes a `SearchMethod` of search_method_vaswani as
    `custom_generate`.
@@ -223,8 +224,8 @@ class VaswaniGeneration(GenerationMixin):
                 if mask is not None:
                     mask = torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)
         if mask is None:
-            # Infer the target mask before the search, because later steps of the search do not receive the
-            # padding before a target prefix.
+            # Infer the target mask from the whole prompt before the search. With a cache, later search steps
+            # receive only new tokens, not the padding before a target prefix.
             mask = self._infer_target_mask(prompt)
         model_kwargs["decoder_input_ids"] = prompt
         if mask is not None:
@@ -235,7 +236,7 @@ class VaswaniGeneration(GenerationMixin):
     ) -> torch.Tensor | None:
         """Set the length limit of the batch in `config`: the maximum of the limits of its sentences. Return
         the maximum number of tokens (with the prompt) of each translation, [B] int64. Return None if the
-        limit of the batch applies to all sentences.
+        limit does not depend on the source length, or if the call has no `attention_mask`.
         """
         prompt = model_kwargs.get("decoder_input_ids")
         prompt_length = 1 if prompt is None else prompt.shape[1]
@@ -464,7 +465,7 @@ class VaswaniGeneration(GenerationMixin):
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, **kwargs):
         """Return the mask [B, 1, T, S] that a static cache needs. If a layer has a `local_mask`, return
-        `attention_mask` unchanged. The layers then need different masks, and `forward` creates the masks.
+        `attention_mask` unchanged, because `forward` creates a mask for each layer.
         """
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
@@ -500,9 +501,9 @@ class SharedEncoderOutput(BaseModelOutput):
 
 class _TargetVocabulary:
     """An object that transformers' method `compute_transition_scores` receives as `self`, in place of the
-    model. `compute_transition_scores` reads only `config.get_text_config().vocab_size` of the model. The
-    method needs the size of the target vocabulary, but `vocab_size` of a `VaswaniConfig` is the size of the
-    source vocabulary.
+    model. `compute_transition_scores` reads only `config.get_text_config().vocab_size` of the model.
+    `compute_transition_scores` needs the size of the target vocabulary, but `vocab_size` of a `VaswaniConfig`
+    is the size of the source vocabulary.
     """
 
     def __init__(self, vocab_size: int):

@@ -9,13 +9,13 @@ for `generate`. Each field has a type, a default and metadata:
 - `group` is the group in which `--help` lists the option.
 - `command_line` is False if the option exists only in Python.
 - `is_added` is True if `generate` of transformers does not have this setting.
-- `is_recipe_key` is False if a field of `SearchSettings` is no key of the section `decoding` of a recipe.
+- `is_recipe_key` is False if a recipe cannot set the field of `SearchSettings` in the section `decoding`.
 - `unit` is the unit of a number in a recipe, such as "tokens".
 
-The options of the command line, of `Translator` and of the pipeline, the section `decoding` of a recipe, and
-the tables of options in the manual, all come from these dataclass fields. To add an option, add a field and
-the code that uses the option. If a command has the option, also add a line with `translation_option` to the
-options class of the command.
+The dataclass fields in this file define the options of the command line, of `Translator` and of the pipeline.
+The same fields define the section `decoding` of a recipe, and the tables of options in the manual. To add an
+option, add a field and the code that uses the option. To give a command the new option, also add a line with
+`translation_option` to the options class of the command.
 
 This file imports neither torch nor transformers, because the command `vaswani` reads its arguments before the
 slow import of torch and transformers.
@@ -69,8 +69,8 @@ def option(
 
 
 def check_options(values: Mapping[str, Any], kind: type, ignored: tuple[str, ...] = ()) -> None:
-    """For each field of the dataclass `kind`, check the value with the same name. The rule of the field must
-    allow the value. None is valid.
+    """For each field of the dataclass `kind`, check the entry of `values` with the same name. The rule of the
+    field must allow the value. None is valid.
     """
     for declared in fields(kind):
         if declared.name in ignored:
@@ -144,8 +144,8 @@ class SearchSettings:
     length_penalty_type: Literal["gnmt", "power"] | None = option(
         None,
         "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power",
-        # An error message about the command line must not name None. Without `one_of`, the rule of the type
-        # would name None.
+        # An error message about the command line must not name None. Without `one_of`, the error message
+        # would list None as a possible value.
         one_of("gnmt", "power"),
         is_added=True,
     )
@@ -341,8 +341,8 @@ class TranslationOptions:
 
     @classmethod
     def of(cls, **options: Any) -> "TranslationOptions":
-        """Create options from keyword arguments. An argument that is not the name of a field becomes an entry
-        of the field `generate`.
+        """Create options from keyword arguments. Arguments that are no fields of `TranslationOptions` become
+        entries of the dict `generate`.
         """
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}

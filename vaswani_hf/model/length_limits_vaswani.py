@@ -39,8 +39,7 @@ def max_new_tokens_of(
 ) -> int:
     """Return the maximum number of new tokens in the translation of a source with `source_length` tokens.
 
-    If a config sets `max_new_tokens`, its `max_length` is ignored. The smallest of the remaining limits
-    applies.
+    If a config sets `max_new_tokens`, `max_length` is ignored. The smallest of all other limits applies.
 
     Args:
         config: An object with the attributes in `LENGTH_SETTINGS`, such as a generation config.

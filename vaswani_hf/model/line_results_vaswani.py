@@ -42,7 +42,7 @@ def results_of_lines(
 def _find_or_bisect(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
-    """Yield the results that the function `find` returns for `lines`. If `find` raises an error, call `find`
+    """Call the function `find` with all lines, and yield the results. If `find` raises an error, call `find`
     with each half of the lines, down to single lines.
     """
     try:

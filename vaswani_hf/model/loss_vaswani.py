@@ -21,14 +21,15 @@ from .fast_path_vaswani import needs_sync
 # The loss ignores positions with this label, as in PyTorch and transformers.
 IGNORED_LABEL = -100
 # The constant that replaces the logit of `<pad>` if the loss excludes `<pad>`. With the logit
-# `EXCLUDED_LOGIT`, the probability of padding is 0 in float32. Do not use a logit below -1,000, because the
-# label smoother of transformers adds -e/V times the logit to the evaluation loss. e is the label smoothing
-# and V is the number of classes.
+# `EXCLUDED_LOGIT`, the probability of padding is 0 in float32. With the label smoothing e and V classes, the
+# label smoother of transformers adds -e/V times the logit to the evaluation loss. Therefore do not use a
+# logit below -1,000.
 EXCLUDED_LOGIT = -1e3
-# The maximum number of logits and of rows (tokens) in a chunk. The loss keeps the logits of one chunk in
-# memory; 2**24 float32 logits are 64 MiB. A GPU uses larger chunks, because each chunk costs a fixed time. A
-# CPU uses chunks of few rows, because a small chunk stays in the processor's cache: with 10,000 classes, the
-# loss takes 1.25 times as long in chunks of 1,677 rows as in chunks of 384 rows.
+# The maximum number of logits and of rows (tokens) in a chunk. The loss keeps the logits of only one chunk in
+# memory. On a CPU, a chunk has at most 2**24 logits, which take 64 MiB in float32. A GPU uses larger chunks,
+# because each chunk costs a fixed time. A CPU uses chunks of few rows, because a small chunk stays in the
+# processor's cache: with 10,000 classes, the loss takes 1.25 times as long in chunks of 1,677 rows as in
+# chunks of 384 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
@@ -38,8 +39,8 @@ _DROPOUT = nn.functional.dropout
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """Dropout (Section 5.4). On a CPU, `dropout` draws the mask in a quarter of PyTorch's time, because one
-    draw of 64 random bits serves four elements. Therefore `p` is rounded to a multiple of 1/65,536 on a CPU.
-    The random numbers come from PyTorch's generator.
+    draw of 64 random bits serves four elements. Therefore the dropout rate `p` is rounded to a multiple of
+    1/65,536 on a CPU. The random numbers come from PyTorch's generator.
     """
     is_replaced = nn.functional.dropout is not _DROPOUT
     is_active = training and 0 < p < 1
@@ -99,7 +100,8 @@ def smoothed_cross_entropy(
         valid = labels != IGNORED_LABEL
         log_probs = nn.functional.log_softmax(logits, dim=-1)
         if excluded is not None:
-            # Leave the excluded token out of the sum, because its target probability is 0.
+            # Leave the token `excluded` out of the sum of log-probabilities, because the target probability
+            # of `excluded` is 0.
             log_probs = log_probs * (torch.arange(logits.shape[-1], device=logits.device) != excluded)
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
     return total / _loss_divisor(labels, num_items)
@@ -122,7 +124,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:
-            # Leave the excluded token out of the sum, because its target probability is 0.
+            # Leave the token `excluded` out of the sum of weights, because the target probability of
+            # `excluded` is 0.
             weight_sum -= weight[excluded].float()
         total = -other * (state_sum * weight_sum).sum()
         if with_gradients:

@@ -69,10 +69,10 @@ def self_attention_masks(
     """Return one mask for each self-attention layer of a stack. The masks hide padding, and later tokens if
     the attention is causal.
 
-    Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] also covers the cached tokens.
-    `attention_mask` is 0 for padding and nonzero for real tokens. An `attention_mask` [B, 1, T, S] is used
-    unchanged. If `is_recorded` is True, return masks for eager attention, because only eager attention
-    returns attention weights.
+    The attention computes the queries from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] also covers the
+    cached tokens. `attention_mask` is 0 for padding and nonzero for real tokens. An `attention_mask` [B, 1,
+    T, S] is used unchanged. If `is_recorded` is True, return masks for eager attention, because only eager
+    attention returns attention weights.
     """
     cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -105,9 +105,10 @@ def cross_attention_masks(
 ) -> list[Any]:
     """Return one mask for each cross-attention layer of a decoder. The masks hide padding of the source.
 
-    Queries come from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] is nonzero for real tokens.
-    `encoder_hidden_states` [B, S, D] can have one row per sentence or one row per beam. If `is_recorded` is
-    True, return masks for eager attention, because only eager attention returns attention weights.
+    The attention computes the queries from `inputs_embeds` [B, T, D]. `attention_mask` [B, S] is nonzero for
+    real tokens. `encoder_hidden_states` [B, S, D] can have one row per sentence or one row per beam. If
+    `is_recorded` is True, return masks for eager attention, because only eager attention returns attention
+    weights.
     """
     implementations = _implementations(attentions, is_recorded)
     if _must_not_read(attention_mask, implementations, inputs_embeds):
@@ -398,18 +399,17 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
     If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a token,
-    even layers with a window cache all tokens. A cache of only the last r tokens would contain padding in
-    place of real tokens. With flex attention, all layers cache all tokens, because flex attention needs the
-    same number of keys in all layers.
+    even layers with a window cache all tokens. If a layer cached only the last r tokens, padding would take
+    the place of real tokens in the cache. With flex attention, all layers cache all tokens, because flex
+    attention needs the same number of keys in all layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # Use a `DynamicLayer` if each token attends only to itself (a window of 0 tokens). A
-            # `DynamicSlidingWindowLayer` with a window of one token would cache all tokens, as a
-            # `DynamicLayer` does.
+            # Layers without a window use a `DynamicLayer`. Layers with a window of 0 tokens also use a
+            # `DynamicLayer`, because a `DynamicSlidingWindowLayer(1)` would cache all tokens too.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]

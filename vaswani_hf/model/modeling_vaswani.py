@@ -8,8 +8,7 @@ pretrained_vaswani contains the base class that loads and saves weights.
 
 With the default values of `VaswaniConfig`, the models compute what the paper describes, with one exception.
 Differs from the paper: the padding token has probability 0, because no translation contains padding. The
-docstring of `VaswaniConfig` names the options that make a model differ from the paper. All of these options
-are off by default.
+docstring of `VaswaniConfig` names the options that make a model differ from the paper.
 
 This file is saved with every checkpoint because the file defines the models.
 
@@ -95,7 +94,9 @@ class VaswaniSinusoidalPositions(nn.Module):
 
 
 class VaswaniNoPositions(VaswaniSinusoidalPositions):
-    """Returns zeros, for experiments. Differs from the paper: the model has no position information."""
+    """Returns zeros, for experiments. Differs from the paper: a model with `VaswaniNoPositions` has no
+    position information.
+    """
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
         """Return zeros [B or 1, T, D] for positions [B or 1, T]."""
@@ -142,10 +143,10 @@ def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> No
     the new name.
 
     If the config of a model has `position_embedding=name`, the model uses `encoding_class` in training and in
-    the search. A checkpoint of a model with the new position encoding contains the Python file that defines
+    the search. A checkpoint with the position encoding `name` contains the Python file that defines
     `encoding_class`. To load a checkpoint with a registered position encoding, call
-    `register_position_encoding` first. In a Python process that has not imported the package, you can pass
-    `trust_remote_code=True` instead.
+    `register_position_encoding` first. A Python process that has not imported the package can also load the
+    checkpoint with `trust_remote_code=True`.
 
     Args:
         name (str): The name of the position encoding in configs. The name must not be the name of a built-in
@@ -206,9 +207,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
-        """True if the backward pass computes the forward pass of the layer again. False if autograd records
-        no gradients, as in `generate`. If the property were True in `generate`, transformers would not pass
-        the key-value cache to a layer in training mode.
+        """True if the backward pass runs the forward pass of the layer a second time to save memory. False if
+        autograd records no gradients, as in `generate`. If `gradient_checkpointing` were True in `generate`,
+        transformers would not pass the key-value cache to a layer in training mode.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 

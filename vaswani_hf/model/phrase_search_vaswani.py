@@ -87,8 +87,8 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """Run grid beam search for the sentences in `wanted`. A sentence that is not in `wanted` has the same
-    results as in the beam search `search`.
+    """Run grid beam search for the sentences in `wanted`. For all other sentences, keep the results of
+    `search`, the beam search without phrases.
     """
     num_sentences = len(task.prompt)
     device = task.prompt.device
@@ -138,8 +138,8 @@ def _select_inputs(
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """Return the required phrases of each sentence. If the phrases together are too long for the length
-    limit, return one sequence in which the phrases overlap.
+    """Return the required phrases of each sentence. If the phrases of a sentence together exceed the length
+    limit, merge the phrases to one sequence in which phrases share tokens.
     """
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
@@ -180,7 +180,7 @@ class PhraseStopping(EarlyStopping):
         has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
         self.stops_when_full = has_none & (self.stops_when_full | (config.num_beams == 1))
         # If a sentence has required phrases, the stopping rule must consider all possible lengths of a
-        # translation. A beam that lacks a phrase cannot end at the current length, only at a greater length.
+        # translation. A beam that lacks a phrase cannot end now, but only after more tokens.
         self.considers_all_lengths |= ~has_none
 
 
@@ -200,8 +200,8 @@ class PhraseCandidates(CandidateSelection):
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
         # Compare more than `num_kept` next tokens of each beam, because some of the next tokens can be end
-        # tokens or tokens of phrases. At least `num_kept` of the compared tokens must be neither end tokens
-        # nor tokens of phrases.
+        # tokens or tokens of phrases. Among the compared next tokens of a beam, at least `num_kept` must be
+        # neither end tokens nor tokens of phrases.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         numbers = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_compared = torch.tensor(numbers, device=device)  # [B]
@@ -347,7 +347,9 @@ class PhraseTables:
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """Return how many phrase tokens are missing after each possible next token, [N, K, O] int64."""
+        """Return the number of missing phrase tokens after each of the O possible next tokens of each beam,
+        [N, K, O] int64.
+        """
         lengths = self.lengths[sentences][:, None, None]
         progress = self.num_matched(matches)  # [N, K, O, F]
         is_missing = progress < lengths

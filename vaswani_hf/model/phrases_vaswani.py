@@ -139,8 +139,8 @@ def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> in
 
 
 def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shortest sequence of token ids that contains all phrases. A list of more than six phrases
-    keeps its order.
+    """Return a sequence of token ids that contains all phrases. The sequence of up to six phrases is the
+    shortest possible; more than six phrases keep their order.
     """
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []

@@ -74,8 +74,8 @@ class TranslationPipeline(Pipeline):
         Args:
             model (PreTrainedModel): An encoder-decoder model.
             tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
-            target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target language. By
-                default, a Vaswani model with two vocabularies loads the target tokenizer from the subfolder
+            target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target language. If a
+                Vaswani model has two vocabularies, the default is the tokenizer in the subfolder
                 `target_tokenizer` of the checkpoint. By default, all other models, such as T5, use
                 `tokenizer` for both languages.
             task (str): "translation" or "translation_XX_to_YY". "translation_XX_to_YY" makes XX the default

@@ -14,12 +14,12 @@ setting:
 
 In a generation config, None means that the config does not contain the setting. If a call has a
 `generation_config`, `task_specific_params` and `DEFAULT_SEARCH` are ignored. If an earlier source in the list
-contains `max_new_tokens` or `max_length`, `task_specific_params` and `DEFAULT_SEARCH` determine neither of
-the two settings.
+contains `max_new_tokens` or `max_length`, both settings in `task_specific_params` and `DEFAULT_SEARCH` are
+ignored.
 
 `completed_settings` adds the settings of `task_specific_params` and of `DEFAULT_SEARCH` to the arguments of a
 call of the translator. `setting_of` then needs only the sources 1, 2, 4 and 6 of the list above. `generate`
-of transformers reads the same four sources in the same order.
+of transformers also reads the sources 1, 2, 4 and 6, in the order of the list.
 
 This file is saved with every checkpoint because the search and the translator read their settings with this
 file.
@@ -32,8 +32,8 @@ from transformers import GenerationConfig
 
 from .inputs_vaswani import DECODING_SETTINGS
 
-# The defaults of the translation pipeline of transformers 4. A Vaswani model does not use the default of
-# `max_new_tokens`, because `generate` of the model limits the length of each sentence.
+# The defaults of the translation pipeline of transformers 4. Vaswani models ignore `max_new_tokens: 256`,
+# because their `generate` computes a length limit for each sentence.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 

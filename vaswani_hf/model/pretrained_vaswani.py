@@ -29,16 +29,16 @@ from .errors_vaswani import InvalidValueError
 from .fast_path_vaswani import needs_sync
 from .masks_vaswani import infer_mask
 
-# The attention implementations that support `attention_window`. Implementations with "flash" in their names
-# also support `attention_window`.
+# The attention implementations that support `attention_window`, besides all implementations with "flash" in
+# their names.
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
 def _folder_in_cache(name: str, config: VaswaniConfig, options: Mapping[str, Any]) -> Path | None:
     """Return the folder of a loaded commit in the cache of huggingface_hub, or None.
 
-    If the model has two vocabularies, also download the target tokenizer of the same commit. The target
-    tokenizer is not downloaded later, because the model does not store the access token.
+    If the model has two vocabularies, also download the target tokenizer of the same commit. A later download
+    could fail, because the model does not store the access token.
     """
     cached = try_to_load_from_cache(name, "config.json", options.get("cache_dir"), options.get("revision"))
     if not isinstance(cached, str):
@@ -170,7 +170,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         return dict(self._tied_weights_keys or {})
 
     def mark_tied_weights_as_initialized(self, loading_info):
-        # Mark a tied weight as missing if the weight file contains none of the names of the weight.
+        # Mark a tied weight as missing if the weight file contains the weight under none of its names.
         # transformers regards all tied weights as loaded, so a missing tied weight would stay uninitialised.
         ties = self.all_tied_weights_keys
         missing = loading_info.missing_keys
@@ -196,8 +196,8 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if not is_fsdp_managed_module(model_to_save):
             return state_dict
         # Gather the weights that FSDP2 has sharded, because transformers gathers only weights that
-        # transformers itself has sharded. Keep only one name of each tied weight, because transformers
-        # recognises tied weights by shared memory, and gathered weights do not share memory.
+        # transformers itself has sharded. Keep only one name of each tied weight. transformers recognises
+        # tied weights by shared memory, but after `full_tensor` the weights do not share memory.
         gathered = {}
         for name, tensor in state_dict.items():
             if name not in self.all_tied_weights_keys:
@@ -254,8 +254,8 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
         # Causal self-attention needs no mask if all padding is at the end of the rows. Skip the check on a
-        # GPU, because the CPU would wait for the GPU. Also skip the check in tracing and on the meta device,
-        # because the mask then has no values.
+        # GPU, because the CPU would wait for the GPU. In tracing and on the meta device, the mask has no
+        # values, so skip the check.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None

@@ -38,7 +38,8 @@ class RowCheck(LogitsProcessor):
 
     The scores of a marked row become 0, so that sampling chooses an arbitrary token. After the search,
     `raise_for_marked_row` raises the error for a marked row. A check at each step would make the CPU wait for
-    the GPU. If `at_once` is True, the processor raises the error as soon as a row is marked.
+    the GPU. If `at_once` is True, the processor raises the error during the search, in the step that marks a
+    row.
     """
 
     def __init__(self, at_once: bool = False):

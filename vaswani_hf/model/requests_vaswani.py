@@ -74,7 +74,9 @@ def unwrap(line: T | InvalidInput) -> T:
 
 
 def has_text(request: Any) -> bool:
-    """Return True for a `Request` whose text is not blank. Return False for an `InvalidInput`."""
+    """Return True for a `Request` whose text is not blank. Return False for a blank text, and for an
+    `InvalidInput` (an invalid line).
+    """
     return isinstance(request, Request) and not request.text.isspace() and request.text != ""
 
 
@@ -125,7 +127,7 @@ def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[
         if missing in pair:
             fewer, more = ("sources", "targets") if pair[0] is missing else ("targets", "sources")
             raise InvalidValueError(
-                f"`{fewer}` must hold as many texts as `{more}`, but ends before number {number:,}."
+                f"`{fewer}` must hold as many texts as `{more}`, but ends before text {number:,}."
             )
         yield pair
 

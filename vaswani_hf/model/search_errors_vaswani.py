@@ -1,6 +1,6 @@
 """The errors that a search raises if the search cannot translate a sentence of the batch.
 
-This file is saved with every checkpoint because `generate` raises the errors that the file defines.
+This file is saved with every checkpoint because `generate` raises the errors of this file.
 """
 
 from transformers import GenerationConfig

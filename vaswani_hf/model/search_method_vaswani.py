@@ -27,9 +27,9 @@ from .processors_vaswani import SentenceLimitCriteria
 from .search_errors_vaswani import NoTranslationError, forbidding_settings
 from .search_strategies_vaswani import SearchStrategies
 
-# Names of model inputs. When the search of a sentence has finished, the search can remove the rows of the
-# sentence from these inputs. If a call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in
-# the batch until the whole search ends.
+# Names of the model inputs from which the search can remove the rows of a sentence whose search has ended. If
+# a call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch until the whole
+# search ends.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -142,8 +142,8 @@ class SearchMethod:
         search.run()
         if self.strategies.must_contain is not None:
             search = search_again(task, config, self.strategies.must_contain, search)
-        # Without logits processors, do not check whether the search found a translation of each sentence.
-        # Only logits processors can give every translation of a sentence the probability 0.
+        # Look for sentences without a translation only if the search had logits processors. Only logits
+        # processors can give every translation of a sentence the probability 0.
         without = search.without_translation() if task.processors else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))

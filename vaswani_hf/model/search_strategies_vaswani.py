@@ -78,7 +78,7 @@ class RunningSearch(Protocol):
     # The beams before the step, K for each sentence.
     beams: Beams
     num_beams: int
-    # The number of candidates per sentence that a candidate selection chooses.
+    # The number of candidates that a `CandidateSelection` chooses for each sentence.
     num_candidates: int
     # The number of new tokens in each beam. When the search calls a stopping rule, `num_new` already includes
     # the new token of each candidate.
@@ -156,8 +156,8 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """Return the divisor of `num_classes` nearest to its square root. Return 1 for a small `num_classes`, or
-    if no divisor is within a factor of 4 of the square root.
+    """Return the divisor of `num_classes` nearest to its square root. Return 1 if `num_classes` is small, or
+    if all divisors differ from the square root by a factor of about 4 or more.
     """
     root = math.isqrt(num_classes)
     if root <= 16:
@@ -306,8 +306,8 @@ def considers_all_lengths(config: GenerationConfig) -> bool:
 
     In transformers, the stopping rule considers all possible lengths only for `early_stopping="never"`. For
     `early_stopping=False`, transformers compares scores at the current length, although this comparison is
-    exact only without a length penalty. With `length_penalty_type="gnmt"`, this package considers all
-    possible lengths for `early_stopping=False` and for `"never"`.
+    exact only without a length penalty. With `length_penalty_type="gnmt"`, the stopping rule of this package
+    considers all possible lengths for `early_stopping=False` and for `early_stopping="never"`.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)

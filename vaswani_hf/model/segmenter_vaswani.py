@@ -94,9 +94,9 @@ class Segmenter:
         return Layout(pieces, between)
 
     def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """Split a text into N parts that are translated separately. Return the N parts and N + 1 separators:
-        the texts before, between and after the parts. A separator is copied to the translation. A separator
-        contains white space, and sentences without letters and digits.
+        """Split a text into N parts that are translated separately. Return the N parts, and N + 1 texts
+        before, between and after the parts (the separators). A separator is copied to the translation.
+        Besides white space, a separator can contain sentences without letters and digits.
         """
         stripped = request.text.strip()
         untagged = request.text[self.tokenizer.start_of(request.text) :]

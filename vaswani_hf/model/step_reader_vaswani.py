@@ -3,7 +3,7 @@
 In each step, the CPU needs the number of sentences whose search continues, the sizes of the key-value caches,
 and the sum of the log-probabilities. The sum is NaN if any log-probability is NaN. On a GPU, reading a number
 makes the CPU wait for the GPU. Therefore `StepReader` copies all numbers of a step together. If `is_late` is
-True, the CPU uses the numbers that `StepReader` copies in a search step only in the next search step.
+True, the CPU uses the numbers of a search step only in the next search step.
 
 This file is saved with every checkpoint because the search uses `StepReader`.
 
@@ -25,15 +25,15 @@ from .search_errors_vaswani import NotFiniteError
 class StepValues:
     """The numbers that the CPU needs after a search step. One transfer copies `values` to the CPU."""
 
-    # [2 + len(trees)] float32: the sum of `log_probs`, then the number of sentences whose search continues,
-    # then the attribute `num_living` of each key-value cache in `trees`.
+    # [2 + len(trees)] float32: the sum of `log_probs`, the number of sentences whose search continues, and
+    # `num_living` for each key-value cache in `trees`.
     values: torch.Tensor
     trees: list[TreeKVCache]
     # The log-probability of one fixed token of the vocabulary, [N, K] (in the first step [N, 1]).
     log_probs: torch.Tensor
     sentences: torch.Tensor  # [N] int64, the indices of the sentences
     is_open: torch.Tensor  # [N] bool, before the step
-    # On a GPU, the CUDA event that occurs when `values` have been copied to the CPU. On a CPU, None.
+    # On a GPU, the CUDA event that completes when `values` have been copied to the CPU. On a CPU, None.
     copied: torch.cuda.Event | None
 
 
@@ -77,7 +77,7 @@ class StepReader:
 
     def finish(self) -> None:
         """Check the log-probabilities of the final search step for NaN. If `is_late` is False, do nothing,
-        because `read` has already checked the final step.
+        because `read` checks each step immediately, and so also the final step.
         """
         if self.pending is not None:
             self._use(self.pending)

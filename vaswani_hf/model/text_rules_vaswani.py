@@ -131,8 +131,8 @@ def has_words(text: str) -> bool:
 
 
 def copy_symbols(sentences: list[str], separators: list[str]) -> tuple[list[str], list[str]]:
-    """Append each sentence without letters and digits to the separator before the sentence, so that the
-    sentence is copied instead of translated.
+    """Append each sentence without letters and digits to the separator (white space) before the sentence. The
+    sentence is then copied instead of translated.
     """
     kept = []
     around = separators[:1]
@@ -188,9 +188,9 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """Return True if a sentence ends at `candidate`. `candidate` is a match at a possible sentence end.
-    `before` is the part of the sentence before `candidate`, and `after` is the part of the line after
-    `candidate`.
+    """Return True if a sentence ends at `candidate`. `candidate` is the match of a regular expression at a
+    possible sentence end. `before` is the text of the sentence before the match, and `after` is the rest of
+    the line after the match.
     """
     following = after.lstrip(OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
@@ -206,8 +206,8 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     if word.lower() in BEFORE_NUMBERS and next_word[:1].isdecimal():
         return False
     if ORDINAL.fullmatch(word):
-        # The sentence does not end after an ordinal number, such as "3." in German. A number at the beginning
-        # of a sentence does not end the sentence, because the number belongs to a list item or heading.
+        # The sentence does not end after an ordinal number, such as "3." in German. A sentence also does not
+        # end after a number at its beginning, such as the "3." of a list item or a heading.
         is_ordinal = previous in BEFORE_ORDINALS or next_word in AFTER_ORDINALS
         return bool(previous) and not is_ordinal
     # A sentence ends after "I." if "I" is not the first word of the sentence. After another word, "I" is the
@@ -256,8 +256,8 @@ def _token_starts(token_ids: Sequence[int], text: str, tokenizer: PreTrainedToke
     for i in range(len(token_ids)):
         added = _decode(token_ids[context_start:i], tokenizer)[len(context) :]
         # If the tokens before index i end inside a character, their decoded text ends with a replacement
-        # character. Count only the characters in the common prefix of `added`, the newly decoded text, and
-        # `text[num_characters:]`.
+        # character. Therefore count only the characters of the newly decoded text `added` before its first
+        # difference from `text[num_characters:]`.
         common = os.path.commonprefix([added, text[num_characters : num_characters + len(added)]])
         yield num_characters + len(common)
         if added and added == common:
@@ -390,9 +390,9 @@ def ngram_size_without_loops(source: str) -> int:
     For long texts, the n-gram size is 3, because a correct long sentence can contain the same pair of tokens
     twice. For short texts, the n-gram size is 2. A small Multi30k model repeated a word or phrase in a loop
     for 20 of 950 short inputs. Each of the 20 inputs was translated a second time with
-    `no_repeat_ngram_size`. With the size 3, 19 of the second translations repeated a word or phrase three
-    times in a row. With the size 2, only 2 of the second translations repeated a word or phrase three times
-    in a row.
+    `no_repeat_ngram_size`. With an n-gram size of 3, 19 of the 20 second translations repeated a word or
+    phrase three times in a row. With an n-gram size of 2, only 2 of the second translations repeated a word
+    or phrase three times in a row.
     """
     return 2 if len(source.split()) <= SHORT else 3
 

@@ -141,7 +141,7 @@ class BaseTranslator:
         copied unchanged. A line without letters and digits, such as an emoji, is copied, unless the line has
         a target prefix or required phrases. With `split_sentences`, a sentence without letters and digits is
         also copied. A line that is too long for the model is cut between words, and its translated pieces are
-        joined by spaces. A warning names each line that is cut.
+        joined by spaces. A warning names each line that is cut into pieces.
 
         Args:
             lines (Iterable): Texts. `translate` reads `window` texts at a time.
@@ -153,7 +153,7 @@ class BaseTranslator:
             **options: Fields of `TranslationOptions`. All other options are passed to `generate`.
 
         Returns:
-            Iterator: A str for each line. With `return_scores`, `return_alignments` or a
+            Iterator: The translation of each line, as a str. With `return_scores`, `return_alignments` or a
                 `num_return_sequences` above 1, the iterator yields a `Translation` for each line. With
                 `on_error="skip"`, the iterator yields a `Translation` with an `error` for an invalid line.
 
@@ -208,9 +208,9 @@ class BaseTranslator:
             first_line += len(window)
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
-        """Return the options with the search settings that `completed_settings` adds. `layouts`,
-        `translate_segments` and `join` need options that `complete` has returned. Raise a ValueError if the
-        backend or the checkpoint does not support an option.
+        """Return the options, completed with search settings from `task_specific_params` and
+        `DEFAULT_SEARCH`. `layouts`, `translate_segments` and `join` need options that `complete` has
+        returned. Raise a ValueError if the backend or the checkpoint does not support an option.
         """
         completed = replace(options, generate=self._completed_settings(options.generate))
         if options.terms is not None and not self.backend.supports_phrases:
@@ -272,7 +272,7 @@ class BaseTranslator:
             _warn_of_limit(segments, options, self.backend.generation_config)
         # Translate the segments (steps 4 to 6 in the docstring of the module).
         of_segments = iter(self.translate_segments(segments, options))
-        # Step 7 of a translation.
+        # Join the translations of the segments of each text (step 7).
         results = []
         for (number, request), layout in zip(lines, layouts, strict=True):
             of_text = list(islice(of_segments, len(layout.segments)))
@@ -338,8 +338,8 @@ class BaseTranslator:
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """Return the translations of a text without words. Each translation is the target prefix, or the text
-        itself if there is no target prefix.
+        """Return the translations of a text without words. Each translation is the target prefix, or a copy
+        of the text if there is no target prefix.
         """
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
@@ -360,9 +360,9 @@ class BaseTranslator:
         Args:
             sources (Iterable): Source texts. `score` reads `window` texts at a time.
             targets (Iterable): One translation for each source text.
-            **options: `return_alignments`, `window`, `tokens_per_batch`, `on_error`, `src_lang` and
-                `tgt_lang` of `TranslationOptions`, and `length_penalty`, `length_penalty_type`,
-                `coverage_penalty` and `generation_config` of `generate`. A batch has at most twice
+            **options: From `TranslationOptions`: `return_alignments`, `window`, `tokens_per_batch`,
+                `on_error`, `src_lang` and `tgt_lang`. From `generate`: `length_penalty`,
+                `length_penalty_type`, `coverage_penalty` and `generation_config`. A batch has at most twice
                 `tokens_per_batch` tokens, counting source and target tokens together.
 
         Returns:

@@ -30,7 +30,9 @@ class BuildOptimizer(Protocol):
 
 
 def accept_any_training(settings: Any) -> None:
-    """Raise no error, because the optimizer supports all values of the recipe section `training`."""
+    """Do nothing, because the optimizer supports all values of the recipe section `training`.
+    `accept_any_training` is the default of `Optimizer.check`.
+    """
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,8 @@ class Schedule:
         settings (type): The settings class with the recipe keys of the schedule.
         rate_key (str): The recipe key that scales all learning rates of the schedule: `learning_rate` or
             `learning_rate_factor`.
-        depends_on_length (bool): True if the learning rates depend on the total number of steps. A resumed
-            run then cannot change the number of steps.
+        depends_on_length (bool): True if the learning rates depend on the total number of steps. If
+            `depends_on_length` is True, a resumed run cannot change the number of steps.
     """
 
     name: str
@@ -106,8 +108,8 @@ class BuildLoss(Protocol):
 
 
 def accept_any_model(settings: Any, model: ModelSettings) -> None:
-    """Do nothing. This function is the default of `Regularizer.check`, for regularisers that work with every
-    model.
+    """Do nothing, because the regulariser works with every model. `accept_any_model` is the default of
+    `Regularizer.check`.
     """
 
 

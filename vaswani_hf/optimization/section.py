@@ -116,7 +116,9 @@ class TrainingSettings(_EntryKeys):
 
     @property
     def optimizer_averages_weights(self) -> bool:
-        """True if the optimizer averages the weights. The averaged weights then become the final weights."""
+        """True if the optimizer averages the weights, so that the final weights of the run are averaged
+        weights.
+        """
         return OPTIMIZERS[self.optimizer].averages_weights
 
     @property
@@ -129,7 +131,9 @@ class TrainingSettings(_EntryKeys):
 
     @property
     def stops_early(self) -> bool:
-        """True with early stopping. The final weights are then the weights of the best checkpoint."""
+        """True if the run has early stopping. The final weights of a run with early stopping are the weights
+        of the best checkpoint.
+        """
         return self.early_stopping_key is not None
 
     def check_run_length(self) -> None:
@@ -263,15 +267,15 @@ class TextTraining(TrainingSettings):
 
     @property
     def source_tokens_per_batch(self) -> int:
-        """The largest number of source tokens in a batch: `text_tokens_per_batch`. The source and the target
-        of a language model are the same text.
+        """The largest number of source tokens in a batch, equal to the recipe key `text_tokens_per_batch`.
+        The source and the target of a language model are the same text.
         """
         return self.text_tokens_per_batch
 
     @property
     def target_tokens_per_batch(self) -> int:
-        """The largest number of target tokens in a batch: `text_tokens_per_batch`. The source and the target
-        of a language model are the same text.
+        """The largest number of target tokens in a batch, equal to the recipe key `text_tokens_per_batch`.
+        The source and the target of a language model are the same text.
         """
         return self.text_tokens_per_batch
 

@@ -120,8 +120,8 @@ def evaluate_parser(
     """Parse the sentences of gold trees, and score the predicted trees. `options` are options of
     `Parser.parse`.
 
-    Return a list of predicted trees, one for each gold tree, and the scores. If a gold tree has no words, the
-    list contains None.
+    Return a list of predicted trees, one for each gold tree, and the scores. For a gold tree without words,
+    the list of predicted trees contains None.
     """
     from tqdm.auto import tqdm
 
@@ -148,7 +148,9 @@ def evaluate_parser(
 
 
 def read_gold_trees(treebank: str) -> list[Tree]:
-    """Read the treebank that the option `--trees` names. Raise a ValueError if no tree has words."""
+    """Read the treebank that the option `--trees` names. Raise a ValueError if the treebank has no tree with
+    words.
+    """
     gold = [tree for path in treebank_files([treebank]) for tree in read_treebank(path)]
     if not any(tree.words for tree in gold):
         raise InvalidValueError(f"`--trees` must have a tree with words in it, but {treebank} has none.")

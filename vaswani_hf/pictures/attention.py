@@ -134,7 +134,8 @@ def _one_hot(tokens: Tokens, weights: torch.Tensor) -> torch.Tensor:
 
 
 def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) -> str:
-    """Translate a text, draw the attention of the translation to the text, and return the translation.
+    """Translate a text, draw the cross-attention from the translation to the text, and return the
+    translation.
 
     The heat map has one row for each token of the translation. Each weight is the mean over the
     cross-attention heads of the last two decoder layers, as in word alignments.

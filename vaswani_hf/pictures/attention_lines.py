@@ -41,8 +41,9 @@ class ModelStatistics(NamedTuple):
 
 
 def _median(candidates: Sequence[T], measurement: Callable[[T], float], num_words: Callable[[T], int]) -> T:
-    """Return the candidate with the median `measurement`. `num_words` returns the number of words of a
-    candidate's sentence. Ignore candidates with more than `_MOST_WORDS` words, unless all have more words.
+    """Return the candidate whose `measurement` is the median of all measurements. `num_words` returns the
+    number of words in the sentence of a candidate. Ignore candidates with more than `_MOST_WORDS` words,
+    unless all have more words.
     """
     short = [candidate for candidate in candidates if num_words(candidate) <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=measurement)

@@ -28,8 +28,8 @@ _FORMATS = (".png", ".svg")
 # An antecedent is at least this number of words before its pronoun.
 _PRONOUN_DISTANCE = 2
 # The minimum distances (words) between a verb and its complement, in the order in which they are tried by
-# default. The first distance for which each half of the texts has at least `_ENOUGH_PAIRS` pairs is used. If
-# no distance has enough pairs, the last distance is used.
+# default. `_verb_relation` uses the first minimum distance with at least `_ENOUGH_PAIRS` pairs of verb and
+# complement in each half of the texts. If no distance has enough pairs, the last distance is used.
 _VERB_DISTANCES = (4, 3, 2)
 _ENOUGH_PAIRS = 10
 _PAPER_WIDTH = 512
@@ -83,14 +83,14 @@ def draw_figures(
     `output`.
 
     `texts` are the source sentences of a test set. `verbs` maps each verb to its possible complements, and
-    `pronouns` maps each pronoun to its possible antecedents, in lower case. The function considers only
-    complements at least `least_distance` words after the verb. By default, the function tries the distances
-    4, 3 and 2 in turn. The function uses the first distance at which each half of `texts` has at least 10
-    pairs of verb and complement. If no distance has enough pairs, the function uses the distance 2. The
-    pictures with all heads show the attention of one layer for the source sentence `text`. By default, `text`
-    is the first sentence in `texts` that has the median number of words. `layer` is counted from 1, and is by
-    default the last layer. `report` is called with one line for each drawn picture, and with one line for
-    each omitted picture.
+    `pronouns` maps each pronoun to its possible antecedents, in lower case. A complement counts only if the
+    complement is at least `least_distance` words after the verb. By default, the function tries the minimum
+    distances 4, 3 and 2 in turn. The function uses the first minimum distance with at least 10 pairs of verb
+    and complement in each half of `texts`. If no distance has enough pairs, the function uses the distance 2.
+    The pictures with all heads show the attention of one layer for the source sentence `text`. By default,
+    `text` is the first sentence in `texts` that has the median number of words. `layer` is counted from 1,
+    and is by default the last layer. `report` is called with one line for each drawn picture, and with one
+    line for each omitted picture.
     """
     if translator.model.config.model_type != "vaswani":
         raise InvalidValueError(
@@ -194,9 +194,9 @@ def _attention_pictures(
 def _verb_relation(
     verbs: Mapping[str, frozenset[str]], distances: Sequence[int], halves: Sequence[Sequence[Tokens]]
 ) -> Relation:
-    """Return the relation between verbs and complements. Use the first of `distances` at which both halves of
-    the texts have enough pairs of a verb and a complement. If no minimum distance in `distances` gives enough
-    pairs of a verb and a complement, use the last element of `distances`.
+    """Return the relation between verbs and complements. Use the first minimum distance in `distances` for
+    which both halves of the texts have enough pairs of a verb and a complement. If all elements of
+    `distances` give too few pairs, use the last element.
     """
     for distance in distances:
         relation = Relation(verbs, is_earlier=False, least_distance=distance)

@@ -35,8 +35,8 @@ class Occurrence:
     # For each head [N, H], True if the attention weight from `query` to `key` is the largest weight of
     # `query` in the sentence.
     is_largest: torch.Tensor
-    # For each head [N, H], the mean attention weight of all word pairs in the sentence whose distance is also
-    # `key - query`.
+    # For each head [N, H], the mean attention weight of all word pairs in the sentence with the distance `key
+    # - query`.
     same_distance: torch.Tensor
 
 
@@ -140,7 +140,9 @@ def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, fl
 
 
 def _mean_of_head(tensors: Sequence[torch.Tensor], head: Head) -> float:
-    """For one head, return the mean of the entries of the head in several tensors [N, H]."""
+    """Return the mean of the entries of `head` in `tensors`. Each tensor [N, H] has one entry for each
+    head.
+    """
     return torch.stack([tensor[head.layer, head.head] for tensor in tensors]).float().mean().item()
 
 
@@ -152,7 +154,9 @@ def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:
 
 
 def most_different_heads(statistics: Statistics) -> tuple[Head, Head]:
-    """Return the two heads of a layer whose weights have the largest mean total variation distance."""
+    """Return two heads of the same layer: the pair with the largest mean total variation distance between the
+    attention weights.
+    """
     means = mean_matrix(statistics.distances)
     num_heads = means.shape[-1]
     layer, pair = divmod(int(means.flatten().argmax()), num_heads * num_heads)

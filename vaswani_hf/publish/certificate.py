@@ -29,8 +29,8 @@ class CertificateRow(Record):
         num_beams (int): The number of beams of the search.
         length_penalty (str): The length penalty, such as "gnmt 0.6". Empty for greedy search.
         largest_difference (float, optional): The largest difference (nats) between log-probabilities of the
-            engine and of the checkpoint, for the tokens of the checkpoint's translations. None if the engine
-            is vaswani_hf, because vaswani_hf runs the checkpoint itself.
+            engine and of the checkpoint, for the tokens of the checkpoint's translations. For the engine
+            vaswani_hf, `largest_difference` is None, because vaswani_hf runs the checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint, except
             the translations that `changed_at_length_limit` counts.
         changed_at_length_limit (int): The number of changed translations among the sentences for which

@@ -55,7 +55,7 @@ class PushCheckpointsCallback(TrainerCallback):
 
     If an earlier push is still running, the `hub_strategy` "all_checkpoints" waits for the end of the push.
     If `hub_strategy` is not "all_checkpoints", the callback skips a new checkpoint while an earlier push is
-    running. The callback never skips the last checkpoint of the run.
+    running. The callback always pushes the last checkpoint of the run.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):
@@ -119,8 +119,8 @@ class PushCheckpointsCallback(TrainerCallback):
             self.pushed_step = step
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
-            # If a push fails, print the error and continue the training. The next push uploads newer versions
-            # of the files that could not be pushed.
+            # If a push fails, print the error and continue the training. Later pushes upload the newest
+            # checkpoint.
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
         finally:
             shutil.rmtree(repository, ignore_errors=True)

@@ -1,8 +1,9 @@
 """Pushes a finished checkpoint to the Hub in one commit, downloads the commit again, and compares the
 downloaded files with the pushed files.
 
-`push` calls all steps in their order: the checks of destination.py, the files that staging.py writes into a
-temporary folder, the upload, and the comparison of the downloaded files with the pushed files.
+`push` first runs the checks of destination.py, and then staging.py writes the files into a temporary folder.
+Then `push` uploads the files, downloads the commit, and compares the downloaded files with the uploaded
+files.
 """
 
 import filecmp
@@ -228,8 +229,8 @@ def _commit(
         for name in filter_repo_objects(there, allow_patterns=list(replaced))
         if name not in files
     ]
-    # Do not use `upload_folder`, because `upload_folder` would split a failed commit into several commits and
-    # would make every pull request a draft.
+    # Do not use `upload_folder`. After a failed commit, `upload_folder` would upload the files in several
+    # commits. `upload_folder` would also make every pull request a draft.
     return api.create_commit(
         destination.repo_id,
         [*additions, *deletions],
@@ -273,7 +274,9 @@ def _check_arrived(
 
 @torch.inference_mode()
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """Return the tokens, logits and translation of sample texts. Identical checkpoints have equal results."""
+    """Return the tokens, logits and translation of sample texts. For two identical checkpoints, `fingerprint`
+    returns equal results.
+    """
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)
     check_tokenizers(model, *tokenizers, str(folder))
     translator = Translator(model, *tokenizers) if model.config.is_encoder_decoder else None
@@ -331,7 +334,7 @@ def _copy_record(
 ) -> None:
     """Copy the files of a run, such as recipe.yaml, from the folder that the model was loaded from.
 
-    If the weights differ from the weights of the run, copy only the recipe, and write a results.json that
+    If the weights of `model` have changed after the run, copy only the recipe. Also write a results.json that
     says that the weights have changed.
     """
     origin = model.origin

@@ -143,8 +143,8 @@ def _stage_license(folder: Path, staged: Path) -> None:
 
 
 def _stage_handler(folder: Path, staged: Path) -> None:
-    """Create a link to the handler.py of the folder. If the folder has no handler.py, and a pipeline can load
-    the model, write a new handler.py.
+    """Link the handler.py of `folder` into the folder `staged`. If `folder` has no handler.py, and a pipeline
+    can load the model, write a new handler.py.
     """
     if (folder / HANDLER_FILE).is_file():
         names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]

@@ -8,9 +8,11 @@ from .licenses import data_license
 
 
 def data_record(data: DataSettings) -> DataRecord:
-    """Describe the data of a run. The description contains the names of files without their folders."""
-    # Use `getattr`, because the recipe has either one language key or two language keys, depending on the
-    # task.
+    """Describe the data of a run. The returned record contains the names of files, but not the folders of the
+    files.
+    """
+    # Use `getattr`, because a recipe has either the key `language`, or the keys `source_language` and
+    # `target_language`.
     return DataRecord(
         source_language=getattr(data, "source_language", ""),
         target_language=getattr(data, "target_language", ""),

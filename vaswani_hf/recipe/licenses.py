@@ -27,8 +27,8 @@ def check_license(license: str | None, of_data: str | None, key: str = "publishi
     data.
 
     `key` is the recipe key or the option that sets `license`, for the error message. Share-alike and
-    no-derivatives conditions are not checked, because the law does not say whether they apply to a trained
-    model.
+    no-derivatives conditions are not checked, because the law does not say whether such conditions apply to a
+    trained model.
     """
     if license is None or of_data is None:
         return

@@ -1,9 +1,9 @@
 """Reads the recipe in the folder of a run, and converts a recipe to the form that is published with the
 model.
 
-The published form names files without their folders, and does not name the repository to push to. To compare
-its recipe with the saved recipe, a resumed run converts both recipes to the published form. Therefore a run
-can be resumed on a machine on which the data files are in other folders.
+The published form of a recipe contains file names without folders, and does not contain the repository to
+which a run pushes. To compare its recipe with the saved recipe, a resumed run converts both recipes to the
+published form. Therefore a run can be resumed on a machine on which the data files are in other folders.
 """
 
 import os
@@ -22,7 +22,7 @@ from .recipe import Recipe
 def is_folder_of_base(recorded: str) -> bool:
     """Return True if `model.init_from` of a saved or published recipe names a folder, and not a repository. A
     saved recipe contains the absolute path of the folder with the model. A published recipe contains only the
-    last part of the model folder's path.
+    name of the folder, without the parent folders.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 

@@ -54,8 +54,8 @@ class Recipe(Settings):
         return flat(self._content())
 
     def on_resume(self, name: str) -> OnResume:
-        """Return "fixed", "free" or "continue": how a resumed run handles a new value of the key `name`, such
-        as `training.max_steps`.
+        """Return what a resumed run does with a new value of the key `name`, such as `training.max_steps`:
+        "fixed", "free" or "continue" (see `OnResume` in settings/keys.py).
         """
         section, *keys = name.split(".")
         if keys:
@@ -63,9 +63,9 @@ class Recipe(Settings):
         return on_resume(type(self), section)
 
     def training_warnings(self) -> list[str]:
-        """Return warnings about possible mistakes. Raise a ValueError if the recipe needs a validation split
-        but has none. Only a training run calls `training_warnings`, because other commands accept a recipe
-        without a validation split.
+        """Return warnings about possible mistakes in the recipe. Raise a ValueError if the recipe needs a
+        validation split but has none. Only a training run calls `training_warnings`, because other commands
+        accept a recipe without a validation split.
         """
         if not self.data.has_validation:
             needs = f"needs a validation split, but there is none; give {self.data.validation_keys}"

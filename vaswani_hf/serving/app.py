@@ -201,7 +201,8 @@ def _add_information(app: FastAPI, service: Service) -> None:
 
         def add(endpoint: Endpoint) -> Endpoint:
             app.add_api_route(path, endpoint, methods=["GET"])
-            # FastAPI prints a warning if its description of the service contains a function twice.
+            # Leave the function out of the OpenAPI schema, because FastAPI prints a warning if the schema
+            # contains a function twice.
             app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
             return endpoint
 

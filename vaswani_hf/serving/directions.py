@@ -76,9 +76,8 @@ class Directions:
         return list(dict.fromkeys(one.source for one in self if target in (None, one.target)))
 
     def confidences(self, texts: Sequence[str]) -> dict[str, float]:
-        """Return a dict from each source language to the probability that the language of `texts` is the
-        source language, most probable language first. Without a language detector, the probability of each
-        language is 0.
+        """Map each source language to the probability that `texts` are in this language, most probable
+        language first. Without a language detector, the probability of each language is 0.
         """
         text = "\n".join(texts)[:_MOST_READ]
         found = {} if self.detector is None else self.detector(text)

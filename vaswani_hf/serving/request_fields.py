@@ -29,10 +29,11 @@ async def fields_of(request: Request) -> dict[str, Any]:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         # Do not use `request.query_params`, because it accepts invalid UTF-8. Use `request.form` only for
-        # multipart forms, because `request.form` decodes characters without percent-encoding as Latin-1, and
-        # curl sends characters without percent-encoding.
+        # multipart forms. In a URL-encoded form, `request.form` decodes each byte without percent-encoding as
+        # Latin-1. curl sends UTF-8 text without percent-encoding.
         fields = _with_lists(_decoded_pairs(request.scope["query_string"].decode()))
-        # Decode the body of a multipart form too, because `request.form` decodes invalid UTF-8 as Latin-1.
+        # Decode also the body of a multipart form, so that invalid UTF-8 raises an error. `request.form`
+        # would decode invalid UTF-8 as Latin-1.
         body = (await request.body()).decode()
         if content_type == "multipart/form-data":
             form = await request.form(max_files=0)

@@ -1,6 +1,6 @@
 """Defines the requests and the answers of the HTTP service: `LibreTranslateRequest` for `POST /translate`,
-and `TranslationsRequest` for `POST /v1/translations`. Each class converts the fields of a request to a
-`Wanted` object, and the translations to the answer for the client.
+and `TranslationsRequest` for `POST /v1/translations`. Both request classes convert the fields of a request to
+a `Wanted` object, and convert the translations to the answer for the client.
 """
 
 from collections.abc import Sequence

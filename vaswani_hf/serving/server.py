@@ -25,8 +25,8 @@ _MOST_CONNECTIONS = 1000
 # connections, 5 seconds, is too short: slow clients often send a request while the service closes the
 # connection.
 _KEEP_ALIVE = 75
-# Another program uses the port, or the user is not allowed to open the port. Any other error of the socket
-# means that `--host` is not an address of this machine.
+# Another program uses the port, or the user is not allowed to open the port. If the error of the socket is
+# not in `_PORT_ERRORS`, `--host` is not an address of this machine.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 

@@ -88,7 +88,9 @@ class Settings(BaseModel):
             raise InvalidValueError(explain_invalid(error, values, prefix)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy in which the fields in `changes` have new values. Check all values of the copy."""
+        """Return a copy of the settings in which the fields in `changes` have new values. Check the values of
+        all fields again.
+        """
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.load(given | changes)
 
@@ -112,7 +114,7 @@ def checked_by(rule: Rule) -> BeforeValidator:
 
 def check_with_rule(rule: Rule, value: Any) -> Any:
     """Return the value of a pydantic field, or raise an error of pydantic if the rule does not accept the
-    value. null is accepted, because the type of the field decides whether null is valid.
+    value. Accept None (null in YAML), because the type of the field decides whether None is valid.
     """
     if value is None or rule.accepts(value):
         return value
@@ -155,8 +157,8 @@ def explain_invalid(error: ValidationError, values: Any, prefix: str = "") -> st
 
 
 def _place_of(error: ErrorDetails, values: Any) -> str:
-    """Return the full name of a value, such as `data.train_weights[0]`. `values` are the values that pydantic
-    has checked.
+    """Return the full name of the value that `error` is about, such as `data.train_weights[0]`. `values` are
+    the values that pydantic has checked.
     """
     place = ""
     value = values
@@ -167,8 +169,8 @@ def _place_of(error: ErrorDetails, values: Any) -> str:
         elif isinstance(value, Mapping) and part in value:
             place += f".{part}"
             value = value[part]
-        # Ignore the names of types. If a field accepts several types, pydantic adds the name of a type to
-        # `error["loc"]`.
+        # If a field accepts several types, pydantic adds the name of a type to `error["loc"]`. Do not add the
+        # name of the type to `place`.
     if error["type"] == "missing":
         place += f".{error['loc'][-1]}"
     return place.removeprefix(".")

@@ -40,7 +40,7 @@ class DataSettings(Settings):
     """The section `data` of a recipe: the data of a run, and the maximum length of examples.
 
     A key for a file also accepts a list of files. A file name can be a pattern such as `train-*.parquet`. The
-    files of a pattern are read in the order of their names. Text files can be compressed (.gz).
+    files that match a pattern are read in the order of their names. Text files can be compressed (.gz).
     """
 
     # The kinds of files of a task, such as "source". For example, the recipe keys for files of the kind
@@ -198,7 +198,7 @@ class Augmentation(Settings):
 
 
 class CorpusData(DataSettings):
-    """The section `data` for data from text files or from the splits of a dataset."""
+    """The section `data` for text files, for the splits of a dataset, or for a generated corpus."""
 
     corpus: Literal["numbers"] | None = None
     """The name of a corpus that the package generates. The corpus "numbers" contains number words in English

@@ -135,7 +135,9 @@ def _with_section(message: str) -> str:
 
 
 def _key_of(declared: dataclasses.Field, default: Any, help: str) -> tuple[Any, Any]:
-    """Return the type and the declaration of the recipe key for a dataclass field of model/."""
+    """Convert a dataclass field, such as a field of `VaswaniConfig`, to a recipe key. Return the type and the
+    declaration of the key.
+    """
     rule = rule_of(declared)
     # If a config field has no rule of its own, all values of its type are allowed.
     has_own_rule = declared.metadata["rule"] is not None
@@ -151,7 +153,7 @@ def _key_of(declared: dataclasses.Field, default: Any, help: str) -> tuple[Any, 
 
 def _with_config_fields(name: str, stacks: tuple[str, ...]) -> Any:
     """Create the settings class of the section `model` for models that consist of the stacks `stacks`. The
-    class leaves out the config fields that have no effect on models with the stacks `stacks`.
+    settings class does not contain the config fields that have no effect on models with the stacks `stacks`.
     """
     other_stacks = tuple(f"{stack}_" for stack in STACKS if stack not in stacks)
     fields: dict[str, Any] = {}
@@ -189,7 +191,7 @@ _BEAM_SEARCH_SETTINGS = ("early_stopping", *SCORE_SETTINGS)
 
 
 class SearchSection(Settings):
-    """The section `decoding`: the search settings (see `SearchSettings`). The run writes the settings to
+    """The section `decoding`: the search settings (see `SearchSettings`). A run writes the search settings to
     generation_config.json.
     """
 
@@ -235,7 +237,7 @@ DecodingSettings = _with_search_settings()
 
 
 class NoDecoding(Settings):
-    """The section `decoding` of a task without a search, such as language modelling. The section has no
+    """The section `decoding` of a task without a search, such as language modelling: a section without
     keys.
     """
 
@@ -258,7 +260,7 @@ class EvaluationSettings(Settings):
     @property
     def validation_switch(self) -> str | None:
         """The recipe key that makes each validation score the model's outputs, such as `validation_bleu`. The
-        value is None if the validations score no outputs.
+        value is None if the validations do not generate outputs.
         """
         return None
 

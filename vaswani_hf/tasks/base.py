@@ -105,8 +105,8 @@ class Task(ABC):
         stacks: The stacks of the model: only "encoder", only "decoder", or "encoder" and "decoder".
         outputs_file: The name of the file of outputs for the test set; None if the task has no outputs.
         metrics: The names and titles of the scores, the most important score first.
-        test_scores: The test scores for the model card. If results.json contains the first score in
-            `test_scores`, results.json must contain all scores in `test_scores`.
+        test_scores: The test scores for the model card. If results.json has the first score of the tuple,
+            results.json must have all scores of the tuple.
     """
 
     name: str

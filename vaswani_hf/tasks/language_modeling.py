@@ -317,10 +317,11 @@ class MaskingCollator(TextCollator):
     """Pads texts, and masks tokens that the model must predict (Devlin et al. 2019, Section 3.1). Each text
     has at least one masked token.
 
-    The masked tokens depend only on the seed, the epoch, the text and `copy`. If an epoch contains a pair
-    several times, `copy` is the index of the copy, counted from 0 (see `EpochPairs`). Interruptions and the
-    number of data workers do not change the masked tokens. In validation, the masked tokens do not depend on
-    the epoch, so that the losses of all validations can be compared.
+    The choice of the masked tokens depends only on the seed, the epoch, the text, and the copy of the text.
+    If an epoch contains a text several times, `copy` is the index of the copy, counted from 0 (see
+    `EpochPairs`). Interruptions and the number of data workers do not change the masked tokens. In
+    validation, the masked tokens do not depend on the epoch, so that the losses of all validations can be
+    compared.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):

@@ -207,7 +207,7 @@ def load_treebank(names: list[str]) -> Dataset:
     """
     files = treebank_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
-    # Pass the file names as a tuple, because the library `datasets` would divide a list into shards.
+    # Pass the file names as a tuple, because the library `datasets` regards a list as a list of shards.
     arguments = {"files": tuple(files), "cache_key": (__version__, *stamps)}
     with explain_cache_errors():
         return dataset_of_generator(_tree_pairs, arguments)

@@ -385,8 +385,8 @@ class TranslationTask(Task):
                 f"exact match per number of digits: {by_digits} (trained on all numbers below "
                 f"{SMALLEST_HELD_OUT})"
             )
-        # Write each translation on one line. A source sentence from a JSON or CSV file may have line breaks,
-        # and its translation then has line breaks too.
+        # Write each translation on one line. A source sentence from a JSON or CSV file can contain line
+        # breaks. The translation of such a sentence contains line breaks too.
         outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
         return Scores(scores, lines, "".join(outputs))
 

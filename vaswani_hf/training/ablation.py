@@ -120,7 +120,7 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """Return the recipe of a run with the seed `recipe.seed + number`. `folder` is the folder of the run."""
+    """Return a copy of `recipe` with the seed `recipe.seed + number`. `folder` is the folder of the run."""
     seed = recipe.seed + number
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
     bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}

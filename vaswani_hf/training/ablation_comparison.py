@@ -169,9 +169,8 @@ def _name_of_base(folder: str) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """Return the value of a recipe key. If a config field is missing in a recipe with `init_from`, return
-    `_OF_THE_BASE`. If a config field is missing in a recipe without `init_from`, return the default of the
-    field.
+    """Return the value of a recipe key. If the recipe lacks the key, return the default of the config field.
+    With `init_from`, return `_OF_THE_BASE` instead, because the value comes from the model in `init_from`.
     """
     values = recipe.values()
     if key in values:

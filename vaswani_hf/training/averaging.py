@@ -137,7 +137,9 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[Pa
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
-    """Write the recipe. If the recipes differ, write the first recipe and the names of all checkpoints."""
+    """Write the recipe of the averaged checkpoints. If the checkpoints have different recipes, write the
+    first of the recipes, and write the names of all checkpoints to results.json.
+    """
     paths = [recipe_file(folder) for folder in folders]
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
         (output / RECIPE_FILE).write_bytes(cast(Path, paths[0]).read_bytes())

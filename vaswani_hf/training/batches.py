@@ -22,15 +22,16 @@ from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 
 # On a CPU, the trainer divides a large batch into parts whose size is at most `MAX_PART_SIZE`. The size of a
-# part of a batch is `d_model` times the number of its source or target positions, whichever is larger. With a
-# regulariser, the positions of all forward passes count. Smaller parts need less padding and less memory, but
-# each additional forward and backward pass costs time.
+# part of a batch is `d_model` times the number of its source or target positions, whichever is larger. If a
+# regulariser needs several forward passes, the size includes the positions of all passes. Smaller parts need
+# less padding and less memory, but each additional forward and backward pass costs time.
 MAX_PART_SIZE = 2**19
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
     """Return the maximum number of source positions of a part if the trainer divides a batch on a CPU. The
-    maximum number of target positions is the same. Return None if the trainer does not divide batches.
+    returned number is also the maximum number of target positions of a part. Return None if the trainer does
+    not divide batches into parts.
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
@@ -51,7 +52,7 @@ class TrainingBatches:
         self.training = training
         self.args = args
         start_step = step_of(checkpoint) if checkpoint else 0
-        # The number of batches on which this process has trained so far. In a resumed run, the number
+        # The number of batches on which this process has trained so far. In a resumed run, `num_batches`
         # includes the batches before the checkpoint.
         self.num_batches = start_step * training.gradient_accumulation_steps
         self._sequence: EndlessSampler | EndlessStream

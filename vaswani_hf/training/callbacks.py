@@ -140,16 +140,16 @@ class StopCallback(TrainerCallback):
     received signals (15 for SIGTERM) over all processes. All processes read the same sums, and therefore end
     the training at the same step. On a GPU, the callback reads the sums over the processes one step later,
     because an earlier read would make the CPU wait for the GPU. Before a save, a validation or a log line,
-    the callback reads all sums that it has not read yet.
+    the callback reads all remaining sums.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None):
         self.trainer = trainer
         self.checkpoint = checkpoint
         # A queue of the sums that the callback has not read yet. Each sum adds the values of all processes.
-        # Each entry contains the step, the sums [3] from `_send`, and a CUDA event. The CUDA event occurs
-        # when the sums have been copied to the CPU. On a CPU, the entry contains None instead of the CUDA
-        # event.
+        # Each entry contains the step, the tensor [3] of the sums that `_send` computes, and a CUDA event.
+        # The CUDA event completes when the sums have been copied to the CPU. On a CPU, each entry of the
+        # queue contains None instead of a CUDA event.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
@@ -212,7 +212,7 @@ class StopCallback(TrainerCallback):
 
     def _send(self, step: int) -> None:
         """Sum three numbers over all processes. The first number is 1 if a loss or gradient is not finite,
-        else 0. The second of the three numbers is the sum of the training losses. The third number is the
+        else 0. The second number is the sum of the training losses of the process. The third number is the
         number of the signal that the process has received, such as 15 for SIGTERM (0 without a signal). On a
         GPU, start the copy of the three sums to the CPU.
         """

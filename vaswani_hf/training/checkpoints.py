@@ -109,8 +109,8 @@ def publish_checkpoint(staged: Path, folder: Path, metadata: dict[str, Any]) -> 
     write_manifest(staged, metadata)
     final = folder / staged.name
     if final.exists():
-        # A run replaces a checkpoint that is damaged. A run also replaces a checkpoint if a signal
-        # interrupted the validation at the step of the checkpoint.
+        # A run replaces a checkpoint that is damaged. A run also replaces the checkpoint of a step if a
+        # signal interrupted the validation of the step.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -203,7 +203,7 @@ def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
     """Map each step to its validation score. A loss is multiplied by -1, so that a higher score is better.
-    Return an empty dict without early stopping.
+    Return an empty dict if the recipe does not use early stopping.
     """
     if not training.stops_early:
         return {}
@@ -212,7 +212,7 @@ def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[in
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
     """Return the checkpoints that were saved because of the setting `save_steps`. Leave out checkpoints that
-    were saved for another reason, such as a signal that stopped the run.
+    `save_steps` did not schedule, such as a checkpoint that was saved after a signal.
     """
     found = []
     for checkpoint in checkpoints:

@@ -2,9 +2,9 @@
 trained on the translations that the search of a teacher model finds.
 
 `vaswani distill` writes the training pairs of the student to a file of JSON lines. The key `pair` of a line
-is the number of the training pair from which the source sentence comes. The key `distillation` of the first
-line contains the teachers, the search settings, the languages that the user gives, and the commit of the
-dataset.
+is the number of the training pair from which the source sentence comes. The first line of the file also has
+the key `distillation`. `distillation` contains the teachers, the search settings, the languages that the user
+gives, and the commit of the dataset.
 """
 
 import fnmatch
@@ -28,7 +28,8 @@ from ..tasks import TASKS
 from ..tasks.translation import TranslationData
 from ..translation.ctranslate2_files import CTranslate2Files
 
-# The output file begins with these bytes. `--resume` refuses other files.
+# The first bytes of each output file of `vaswani distill`. `--resume` refuses files that begin with other
+# bytes.
 _BEGINNING = b'{"distillation": '
 
 
@@ -143,8 +144,8 @@ def _without_unused_corpora(data: Any) -> Any:
 
 
 class FinishedPart(NamedTuple):
-    """The part of an output file that a resumed run keeps: all training pairs except the last pair in the
-    file. The lines of the last pair are perhaps incomplete.
+    """The part of an output file that a resumed run keeps. A resumed run does not keep the last training
+    pair, because the lines of the last pair are perhaps incomplete.
     """
 
     num_pairs: int

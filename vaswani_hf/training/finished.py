@@ -115,8 +115,8 @@ def restore_final_files(folder: Path) -> None:
 def check_final_files(folder: Path) -> str:
     """Return a text that names the damaged and missing files of a finished run, or an empty text. Raise an
     error if files are damaged or missing, and the run has no undamaged checkpoint to make the files again. If
-    the manifest has no record of a finished run, print the damage instead of raising the error, and return an
-    empty text.
+    the manifest has no record of a finished run, raise no error: print which files are damaged or missing,
+    and return an empty text.
     """
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):

@@ -56,9 +56,9 @@ def _uses_deepspeed() -> bool:
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
     """Return the FLOPs of the matrix products in one forward and backward pass of a batch. If the trainer
-    divides the batch into parts, return only the FLOPs of the largest part. Each weight needs 6 FLOPs per
-    position: a multiplication and an addition in each of three matrix products. The three matrix products of
-    a linear layer give its output, the gradient of its input, and the gradient of its weight.
+    divides the batch into parts, count only the largest part. Each weight needs 6 FLOPs per position: a
+    multiplication and an addition in each of three matrix products. The three matrix products of a linear
+    layer give its output, the gradient of its input, and the gradient of its weight.
     """
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)

@@ -34,7 +34,8 @@ from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
-# The config fields that a run copies only if both stacks start from encoder-decoder models.
+# The config fields that a run copies only if both the encoder and the decoder start from encoder-decoder
+# models.
 _OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_word_embeddings")
 
 
@@ -76,7 +77,9 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
 
 
 def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) -> bool:
-    """Return True if a folder contains an earlier run that started from the models in `model.init_from`."""
+    """Return True if the run in a folder started from the same models that the new recipe names in
+    `model.init_from`.
+    """
     has_begun = bool(checkpoints_in(folder)) or (folder / WEIGHTS_FILE).exists()
     now = model.init_from
     before = recorded.init_from
@@ -103,8 +106,9 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the recipe section `model` for a resumed run. Take `init_from`, and each config field that
-    `model` lacks, from `recorded`.
+    """Return the section `model` of the recipe for a resumed run. `recorded` is the section `model` of the
+    interrupted run. Take from `recorded` the key `init_from`, and the config fields that `model` does not
+    set.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
@@ -288,8 +292,8 @@ def _copy_token_rows(
 
 
 def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: float) -> str:
-    """Describe the models in `init_from`. `coverage` is the fraction of the tokens in the vocabularies of
-    the run that the models in `init_from` also have.
+    """Return a message for the user about the models in `init_from`. `coverage` is the fraction of the run's
+    tokens that also occur in the vocabularies of the models in `init_from`.
     """
     names = list(dict.fromkeys(base.name for base in bases.values()))
     last = list(bases)[-1]
@@ -304,8 +308,8 @@ def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: flo
 
 
 def get_stack(model: PreTrainedModel, stack: str) -> Any:
-    """If the model is an encoder-decoder model, return its encoder or decoder. Any other model has only one
-    stack: return this stack.
+    """If the model is an encoder-decoder model, return its encoder or decoder. For a model with only one
+    stack, return the stack.
     """
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 

@@ -19,8 +19,8 @@ from .stopping import RunError
 # `DivergenceDetector` computes the mean loss of `NUM_STEPS` steps. The detector also ends a run after
 # `NUM_STEPS` consecutive steps above the loose (higher) limit for the loss.
 NUM_STEPS = 10
-# The maximum number of consecutive steps with a loss above the strict (lower) limit, before
-# `DivergenceDetector` ends the run.
+# `DivergenceDetector` ends the run at the latest after `MOST_STEPS` consecutive steps with a loss above the
+# strict (lower) limit.
 MOST_STEPS = 100
 # A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
 # of a uniform guess.
@@ -48,8 +48,8 @@ class TrainingLosses:
 
     @property
     def name(self) -> str:
-        """The name of the training loss in the log. The name lists label smoothing and the regulariser,
-        because the validation loss includes neither of the two terms.
+        """The name of the training loss in the log. The name of the training loss lists label smoothing and
+        the regulariser, because the validation loss includes neither of the two terms.
         """
         terms = []
         if smoothing := self.config.label_smoothing:

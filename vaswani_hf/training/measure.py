@@ -25,8 +25,8 @@ def measure_speed(
     length: int,
     seconds: float = 10.0,
 ) -> tuple[float, str]:
-    """Measure training steps for `seconds` seconds. Return the speed in target tokens per second, and the
-    name of the hardware.
+    """Measure the speed of training steps for `seconds` seconds. Return the speed in target tokens per
+    second, and the name of the hardware.
 
     All sentences have `length` random tokens, so batches have no padding. A training step takes the mean time
     of a forward and backward pass, multiplied by the number of passes, plus the time of the optimizer. The
@@ -71,7 +71,9 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _mean_seconds(compute: Callable[[], None], seconds: float) -> float:
-    """Call `compute` for `seconds` seconds with a progress bar. Return the mean time of a call (seconds)."""
+    """Call `compute` repeatedly until `seconds` seconds have passed, and show a progress bar. Return the mean
+    time of a call (seconds).
+    """
     start = time.perf_counter()
     elapsed = 0.0
     num_calls = 0

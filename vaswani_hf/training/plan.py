@@ -72,8 +72,8 @@ class PlanSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """The counted FLOPs of the matrix products of a step and of the run. `run` is None if the number of steps
-    is unknown.
+    """The counted FLOPs of the matrix products of a step and of the run. If the number of steps of the run is
+    unknown, the field `run` is None.
     """
 
     step: int
@@ -110,8 +110,7 @@ class PlannedFlops:
 @dataclass(frozen=True, kw_only=True)
 class PlannedMemory:
     """The memory of a training step: on a GPU (the field `accelerator`) and on a CPU (the field `processor`).
-    If the trainer divides batches on a CPU, the field `processor` contains the memory for one part of a
-    batch.
+    If the trainer computes a batch in several parts on a CPU, `processor` is the memory for one part.
     """
 
     accelerator: StepMemory
@@ -279,8 +278,8 @@ def _cost_on_processor(
     """
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # The trainer never divides a sentence between two parts of a batch. Therefore each part of a batch
-        # must have space for the longest sentence.
+        # The trainer never divides a sentence between two parts of a batch. Therefore the maximum number of
+        # positions in a part of a batch is at least the length of the longest sentence.
         largest = max(largest, longest)
     return batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
 
@@ -368,7 +367,7 @@ def batch_cost(
     largest_part: int | None = None,
 ) -> StepCost:
     """Return the FLOPs and the memory of a training step with a full batch of sentences of `length` tokens.
-    If `largest_part` is given, the trainer divides the batch, and the returned cost is the cost of one part.
+    If the trainer divides the batch into parts (`largest_part` is given), return the cost of one part.
     """
     return step_cost(
         config,
@@ -395,9 +394,9 @@ def paper_flops(
     length: int,
     cost: StepCost,
 ) -> PaperFlops:
-    """Return the FLOPs of a step and of the run by the paper's method (Section 6.1): the estimated time on
-    the paper's GPUs times their FLOP/s. `cost` is the cost of a batch whose sentences have `length` tokens
-    each.
+    """Return the FLOPs of a step and of the run by the paper's method (Section 6.1). The FLOPs are the
+    estimated time, times the number of the paper's GPUs, times the FLOP/s of one GPU. `cost` is the cost of a
+    batch whose sentences have `length` tokens each.
     """
     if training.gradient_checkpointing:
         # The paper does not use gradient checkpointing.
@@ -422,8 +421,8 @@ def paper_seconds(flops: float, length: int) -> float:
 
 @cache
 def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """For the base model and the big model, return the counted FLOPs of a step, and the seconds that the
-    paper reports for a step.
+    """For the base model and the big model, return the number of FLOPs per step, and the seconds per step
+    that the paper reports.
     """
     base = VaswaniConfig()
     big = VaswaniConfig(
@@ -437,5 +436,5 @@ def _paper_steps(length: int) -> list[tuple[int, float]]:
 
 
 def _batch_flops(config: VaswaniConfig, length: int) -> int:
-    """Return the counted FLOPs of a batch of the paper's training, for sentences of `length` tokens."""
+    """Return the number of FLOPs for one batch of the paper's training, with sentences of `length` tokens."""
     return batch_cost(config, _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops

@@ -47,13 +47,13 @@ class BatchShape:
 def batch_shape(training: AnyTraining, length: int, largest_part: int | None = None) -> BatchShape:
     """Return the shape of a full batch of sentences of `length` tokens.
 
-    `source_tokens_per_batch` and `target_tokens_per_batch` can differ. The larger of
-    `source_tokens_per_batch` and `target_tokens_per_batch` determines the side (source or target) whose
-    sentences have `length` tokens. On the side with fewer tokens per batch, sentences are shorter in
-    proportion. With half as many tokens, a sentence has about `length / 2` tokens. If the trainer divides
-    batches, each part of a batch has at most `largest_part` source positions and at most `largest_part`
-    target positions. If `largest_part` is given, return the shape of one part of the batch, not of the full
-    batch. The sentences of a part are as long as the sentences of the full batch.
+    `source_tokens_per_batch` and `target_tokens_per_batch` can differ. On the side (source or target) with
+    more tokens per batch, sentences have `length` tokens. On the side with fewer tokens per batch, sentences
+    are shorter in proportion. For example, if a batch has half as many target tokens as source tokens, a
+    target sentence has about `length / 2` tokens. If the trainer divides batches, each part of a batch has at
+    most `largest_part` source positions and at most `largest_part` target positions. If `largest_part` is
+    given, return the shape of one part of the batch, not of the full batch. The sentences in one part of a
+    batch are as long as the sentences in the full batch.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch

@@ -1,8 +1,8 @@
 """Exchanges data between the processes of a run, and calls functions in some of the processes.
 
-The processes of a run exchange messages in a separate process group on the CPU. The default process group has
-a timeout of some minutes, and with NCCL supports only GPU tensors. A process can wait for hours while the
-first process encodes a corpus or scores a test set.
+The processes of a run exchange messages in a separate process group of `torch.distributed` on the CPU. The
+default process group has a timeout of some minutes, and with NCCL supports only GPU tensors. A process can
+wait for hours while the first process encodes a corpus or scores a test set.
 """
 
 import sys

@@ -87,7 +87,8 @@ def prepare_for_training(model: PreTrainedModel, training: AnyTraining) -> None:
     for weight in frozen_weights(model, training.frozen):
         weight.requires_grad_(False)
     if training.gradient_checkpointing:
-        # transformers 5.23 has renamed `gradient_checkpointing_enable` to `activation_checkpointing_enable`.
+        # In transformers 5.23, `gradient_checkpointing_enable` was renamed to
+        # `activation_checkpointing_enable`.
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)()
 
@@ -127,8 +128,8 @@ class StackParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The numbers of parameters. A tied parameter counts once. `embeddings` includes the output
-    projection.
+    """The numbers of parameters. A tied parameter counts once. `embeddings` counts the parameters of the
+    embeddings and of the output projection.
     """
 
     total: int

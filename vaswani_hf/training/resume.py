@@ -61,7 +61,7 @@ def has_results(folder: Path, new_values: dict[str, Any], saved_values: dict[str
     values_of_run = saved_values | results.finished_with
     for key, value in new_values.items():
         if key.startswith("data.test_") and value is None:
-            # A recipe without a test split needs no new scores.
+            # If the new recipe has no test split, the run needs no new test scores.
             continue
         if values_of_run.get(key) != value:
             return False

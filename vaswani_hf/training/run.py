@@ -1,8 +1,8 @@
 """Trains the model of a recipe, and scores the checkpoint: data -> model -> trainer -> training -> scores.
 
 `_train` calls the functions of a run one after the other. This file defines the functions in the order in
-which `_train` calls them. Functions in run.py receive the whole recipe. Functions in other files of
-training/, except ablation.py, ablation_comparison.py and plan.py, receive only sections of the recipe.
+which `_train` calls them. In training/, only functions in run.py, ablation.py, ablation_comparison.py and
+plan.py receive the whole recipe. Functions in the other files receive only sections of the recipe.
 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/base.py, then
 data/corpus.py (text -> token ids), data/batching.py and batches.py (token ids -> batches), loop.py and
@@ -139,7 +139,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     - no earlier run: train from the initial weights, and score the final weights.
     - an interrupted run: continue from the newest undamaged checkpoint. If no training step is left, only
       score the final weights.
-    - a finished run, but the new recipe needs more training steps or other scores: the same as for an
+    - a finished run, but the new recipe needs more training steps or other scores: continue like an
       interrupted run.
     - a finished run, and the new recipe needs nothing else: only publish the checkpoint.
     - a finished run with damaged or missing files: write these files again.
@@ -284,8 +284,8 @@ def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
 
 
 def _check_state(recipe: Recipe, saved: Recipe | None) -> RunState:
-    """Return the state of the run in the output folder. Print the damage of a finished run. Raise an error if
-    the damaged files cannot be made again.
+    """Return the state of the run in the output folder. Print which files of a finished run are damaged or
+    missing. Raise an error if the damaged files cannot be made again.
     """
     folder = Path(recipe.output_dir)
     if not is_finished(recipe, saved):
@@ -311,7 +311,9 @@ def is_finished(recipe: Recipe, saved: Recipe | None) -> bool:
 
 
 def _continue_values(recipe: Recipe) -> dict[str, Any]:
-    """Return the values of the recipe keys for which `on_resume` returns "continue"."""
+    """Return the values of the recipe keys whose change makes a finished run continue (`on_resume` returns
+    "continue").
+    """
     values = published_recipe(recipe).values()
     return {key: value for key, value in values.items() if recipe.on_resume(key) == "continue"}
 
@@ -320,7 +322,9 @@ def _continue_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
-    """Raise an error if the training data differs from that of the finished run."""
+    """If the run is finished, raise an error if the training data differs from the training data of the
+    finished run.
+    """
     folder = Path(recipe.output_dir)
     if finished.read_finished_run(folder):
         load_corpus = TASKS[recipe.task].load_corpus

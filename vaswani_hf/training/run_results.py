@@ -60,8 +60,8 @@ def say_counts_of_corpus(corpus: Corpus) -> None:
 
 
 def recorded_training(folder: Path, trainer: VaswaniTrainer) -> TrainingRecord | None:
-    """Return the training record of results.json. Return None if the file is invalid, or if the record has
-    another number of steps than the run.
+    """Return the training record of results.json. Return None if results.json is invalid, or if its training
+    record has another number of steps than the run.
     """
     try:
         training = read_results(folder).training

@@ -111,7 +111,8 @@ def unsharded_model(model: Any) -> Any:
     if not hasattr(model, "unshard"):
         return model
     state = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}
-    # Use the meta device, because random initial weights would change all later random numbers of the run.
+    # Create `whole` on the meta device, because drawing random initial weights would change all later random
+    # numbers of the run.
     with torch.device("meta"):
         whole = KINDS[model.config.model_type].model_class(model.config)
     whole.load_state_dict(state, assign=True)

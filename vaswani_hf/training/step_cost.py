@@ -1,9 +1,10 @@
 """Counts the FLOPs and the memory of a training step by running the real step on fake tensors.
 
-The step has a forward pass, a loss, a backward pass and an optimizer step. The step uses the regulariser, the
-gradient checkpointing, the autocast and the moving average of the recipe. Fake tensors have shapes, dtypes
-and devices but no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). The fake
-tensors have the device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
+The step has a forward pass, a loss, a backward pass and an optimizer step. The training step uses the
+recipe's regulariser, gradient checkpointing, autocast and moving average of the weights. Fake tensors have
+shapes, dtypes and devices but no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html).
+The fake tensors have the device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA
+tensors.
 """
 
 import contextlib

@@ -33,7 +33,8 @@ SECONDS_OF_ONE_SIGNAL = 2.0
 # The seconds from `ShutdownRequested` until the process is killed. Python cannot raise an exception while C
 # code runs or while the process waits for another process.
 SECONDS_TO_END = 5.0
-# The seconds from a signal until the process is killed. A process that saves a checkpoint is never killed.
+# The seconds from a signal until `GracefulShutdown` kills the process. While the process saves a checkpoint,
+# `GracefulShutdown` does not kill the process.
 SECONDS_TO_SAVE = 22.0
 # Matches the error messages that gloo and NCCL raise after another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
@@ -71,7 +72,8 @@ class GracefulShutdown:
         self.received = 0
         # True while the process writes a checkpoint: the process must not be killed during this time.
         self.is_saving = False
-        # Returns the message that `GracefulShutdown` prints before the process is killed.
+        # Returns the message that `GracefulShutdown` prints if the process does not end in time and must be
+        # killed.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
         self._is_first = True
         self._peers: list[int] = []
@@ -109,10 +111,11 @@ class GracefulShutdown:
             yield
         finally:
             self._raises = False
-            # After a signal, another process can still forward the signal to this process. Leave the signal
-            # handler `_handle` installed, so that a signal from another process does not end this process
-            # before this process prints its message. If a signal arrives more than `SECONDS_OF_ONE_SIGNAL`
-            # seconds after the first signal, `_handle` restores the earlier handlers.
+            # After this process has received a signal, another process can still forward the same signal to
+            # this process. Leave the signal handler `_handle` installed, so that a signal from another
+            # process does not end this process before this process prints its message. If a signal arrives
+            # more than `SECONDS_OF_ONE_SIGNAL` seconds after the first signal, `_handle` restores the earlier
+            # handlers.
             if not self.received or not self._peers:
                 self.restore()
             _LISTENING.remove(self)
@@ -127,8 +130,8 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def ending_at_once(self, sentence: Callable[[], str]) -> Iterator[None]:
-        """Raise ShutdownRequested in the main thread if a signal arrives or has already arrived. `sentence`
-        returns the message to print before `GracefulShutdown` kills the process.
+        """Raise ShutdownRequested in the main thread if a signal arrives or has already arrived. The function
+        `sentence` returns the message that is printed before `GracefulShutdown` kills the process.
         """
         earlier_sentence, earlier_raises = self.sentence, self._raises
         self.sentence = sentence
@@ -168,7 +171,7 @@ class GracefulShutdown:
             raise ShutdownRequested
         if self._is_first:
             name = signal.Signals(number).name
-            # Python raises a RuntimeError if the signal arrived while the process was printing a line.
+            # If a signal interrupts a print call, a print call in the signal handler raises a RuntimeError.
             with contextlib.suppress(RuntimeError):
                 say(
                     f"{name}: saving a checkpoint after this step … (a second signal ends the run "
@@ -213,7 +216,7 @@ class GracefulShutdown:
 @contextlib.contextmanager
 def explain_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
     """Context manager that raises a new error if gloo or NCCL fails because another process of the run has
-    ended. The error that the context manager raises instead says how to continue the run.
+    ended. If no signal has arrived, the new error says how to continue the run.
     """
     try:
         yield
@@ -230,7 +233,7 @@ def explain_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
 
 
 def interruption_message(folder: Path) -> str:
-    """Return the error message if a signal ends a run that has nothing to save."""
+    """Return the error message if a signal ends a run that has no unsaved training steps."""
     newest = checkpoints_in(folder)[-1:]
     place = f"and its newest checkpoint is '{newest[0]}'" if newest else "before its first checkpoint"
     return f"The run was interrupted, {place}; continue with `--resume true`."

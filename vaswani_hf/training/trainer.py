@@ -89,7 +89,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.regularized_loss: RegularizedLoss | None = None
         if regularizer is not None:
             self.regularized_loss = regularizer.build(self.model, training, self.accelerator.autocast)
-        # If the run computes an average of the weights, the run validates and saves the average.
+        # If the run averages the weights during the training, the run validates and saves the averaged
+        # weights.
         self.weight_average: WeightAverage | None = None
         if training.ema_decay is not None:
             moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
@@ -137,11 +138,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The maximum number of source tokens, padding included, in each part of a divided batch. The same
-        maximum applies to the target tokens. A part with only one sentence pair can exceed the maximum. None
-        if the trainer does not divide batches. With DeepSpeed, the trainer does not divide batches, because
-        DeepSpeed would take an optimizer step after each part. The number of processes has no effect on the
-        division of a batch, because another division would change the dropout masks.
+        """The maximum number of source tokens, padding included, in each part of a divided batch. The maximum
+        number of target tokens in a part is the same. A part of a batch can exceed `max_part_positions` if
+        the part has only one sentence pair. None if the trainer does not divide batches. With DeepSpeed, the
+        trainer does not divide batches, because DeepSpeed would take an optimizer step after each part. The
+        number of processes has no effect on the division of a batch, because another division would change
+        the dropout masks.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None

@@ -12,10 +12,10 @@ the search of this package in these points:
   With the length penalty `gnmt`, the search of this package stops when no better translation is possible. The
   larger `length_penalty` is, the more often CTranslate2 misses the best translation. A test used 300 Multi30k
   sentences, 5 beams and a model after a short training. With `length_penalty` 0.6, CTranslate2 and the search
-  of this package found equal translations. With `length_penalty` 1.4, 52 translations were different. For 5
-  of the 52 sentences, the score of CTranslate2's translation was compared with the score of this package's
-  translation. For each of the 5 sentences, this package's translation had a higher score than CTranslate2's
-  translation.
+  of this package found equal translations. With `length_penalty` 1.4, 52 of the 300 translations were
+  different. For 5 of the 52 sentences, the score of CTranslate2's translation was compared with the score of
+  this package's translation. In all 5 comparisons, this package's translation had a higher score than
+  CTranslate2's translation.
 
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
   log-probabilities from CTranslate2's scores, and ranks the translations with the length penalty and the
@@ -84,9 +84,9 @@ _SETTINGS = frozenset(
 )
 # With `early_stopping=False`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
 _PATIENCE = 2
-# With `early_stopping="never"` and several beams, the first search limits each translation to `_FIRST_LENGTH`
-# times the number of tokens (source and prefix) of the longest sentence. If a better translation is still
-# possible, the backend doubles the length limit and searches again.
+# With `early_stopping="never"` and several beams, the first search has a small length limit. The small length
+# limit is `_FIRST_LENGTH` times the length of the longest sentence (source tokens plus prefix tokens). If a
+# better translation is still possible, the backend doubles the length limit and searches again.
 _FIRST_LENGTH = 2
 
 
@@ -245,7 +245,8 @@ class CTranslate2Backend:
         num_tokens = max((len(segment.token_ids) + len(segment.prefix) for segment in segments), default=0)
         for i, one in enumerate(sentences):
             # The exact search (`early_stopping="never"` with several beams) begins with a small length limit.
-            # An inexact search begins with the largest length limit of all sentences.
+            # Greedy search, and beam search without `early_stopping="never"`, begin with the largest length
+            # limit of all sentences.
             first_limit = min(_FIRST_LENGTH * num_tokens, one.limit) if _is_exact(config) else longest
             waiting.setdefault(first_limit, []).append(i)
         found: list[list[Hypothesis]] = [[] for _ in segments]
@@ -443,8 +444,8 @@ class CTranslate2Backend:
     def _best(
         self, hypotheses: list[Hypothesis], is_complete: bool, config: SearchSettings
     ) -> list[Hypothesis]:
-        """Return the best translations, best first. If the search stopped before the length limit of the
-        sentence (`is_complete` is False), leave out unfinished beams.
+        """Return the best translations, best first. If `is_complete` is False, leave out unfinished beams,
+        because the search stopped before the length limit of the sentence.
         """
         if not is_complete:
             hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]
@@ -471,7 +472,7 @@ class CTranslate2Backend:
         }
         if config.num_beams > 1:
             # At most `num_beams` translations of each length can finish. For the exact search, set `patience`
-            # to the largest length limit of the sentences. Then CTranslate2 does not stop before
+            # to the largest length limit of the sentences, so that CTranslate2 does not stop before
             # `max_decoding_length`.
             patience = 1 if config.early_stopping is True else _PATIENCE
             if _is_exact(config):
@@ -488,5 +489,5 @@ class CTranslate2Backend:
 
 
 def _is_exact(config: SearchSettings) -> bool:
-    """Return True if the beam search ends only when no better translation is possible."""
+    """Return True for a beam search that continues until no better translation is possible."""
     return config.num_beams > 1 and config.early_stopping == "never"

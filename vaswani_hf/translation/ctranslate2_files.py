@@ -18,8 +18,8 @@ from ..model.inputs_vaswani import validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
-# The version of CTranslate2's binary format that `_shapes` can read. In a file of another version, the shapes
-# of the weights are not checked.
+# The version of CTranslate2's binary format that `_shapes` can read. If a file has another version of the
+# format, the shapes of its weights are not checked.
 _FORMAT = 6
 
 

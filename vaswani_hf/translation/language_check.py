@@ -17,9 +17,8 @@ LanguageDetector = Callable[[str], Mapping[str, float]]
 
 # If the detector gives the source language a probability below `_LEAST_PROBABILITY`, the text counts as a
 # text in another language. With py3langid 0.4.0, 0 % of 1,000 sentences and 0.6 % of 1,000 two-word texts in
-# the source language were classified wrongly (scripts/benchmarks/serving.md). Of 2,000 sentences in other
-# languages, 98.5 % were classified correctly. Of 1,000 two-word texts in other languages than the source
-# language, 71.6 % were classified correctly.
+# the source language were classified wrongly (scripts/benchmarks/serving.md). The check recognised 98.5 % of
+# 2,000 sentences in other languages, and 71.6 % of 1,000 two-word texts in other languages.
 _LEAST_PROBABILITY = 0.01
 # A text with fewer than `_LEAST_LETTERS` letters is not checked, because many languages have the same short
 # words, such as "OK".

@@ -23,8 +23,8 @@ logger = transformers_logging.get_logger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # The maximum number of texts that `choose_dtype` compares. A few texts are enough to detect a model for which
 # bfloat16 is not precise enough. Among 100 texts, bfloat16 would change at least one translation, because
-# some hypotheses have almost the same score. If `choose_dtype` compared 100 texts, the function would reject
-# bfloat16 even for suitable models, because one changed translation is enough to reject bfloat16.
+# some hypotheses have almost the same score. One changed translation is enough for `choose_dtype` to reject
+# bfloat16. Therefore a comparison of 100 texts would reject bfloat16 even for suitable models.
 NUM_COMPARED = 8
 # A lock is necessary, because several threads can use the same translator.
 _DECIDING = threading.Lock()

@@ -23,8 +23,8 @@ from ..version import install_command
 
 # `_HARMLESS` lists the methods of an `Int8Weight` that are allowed, because they do not read the values of
 # the weight. `_VIEWS` lists the attributes of an `Int8Weight` that must not be read: each access raises an
-# error. Without the error, an attribute such as `T` would return a tensor with invalid values, because an
-# `Int8Weight` stores no float values.
+# error. Without an error, reading an attribute such as `T` would return a tensor with invalid values, because
+# an `Int8Weight` stores no float values.
 _HARMLESS = {
     "dim",
     "size",
@@ -190,7 +190,7 @@ def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
-    # Multiply the scales of the weight by the scale of the rows in advance, and pass 1 as the scale of the
+    # Include the scale of the rows (the inputs) in the scales of the weight, and pass 1 as the scale of the
     # rows. With two separate scales, some kernels would multiply an integer sum by one scale after the other,
     # and other kernels by the product of the scales. oneDNN chooses the kernel by the number of rows, so the
     # rounding errors of a row would then depend on the number of rows.

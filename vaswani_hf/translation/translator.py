@@ -111,7 +111,7 @@ class Translator(BaseTranslator):
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
         """If the dtype is "auto", translate the first non-blank requests in float32 and again in bfloat16.
-        Choose bfloat16 if both dtypes give the same translations, otherwise float32.
+        Choose bfloat16 if the bfloat16 translations equal the float32 translations, otherwise float32.
         """
         if self.is_undecided:
             choose_dtype(self, requests, options)

@@ -38,7 +38,7 @@ class SimCutLoss(TwoPassLoss):
         embeddings.
         """
         kept = torch.rand(ids.shape, device=ids.device) >= self.cut_rate
-        # Always keep the end token of the source and the start token of the target, because these tokens are
+        # Never replace the embedding of an end token or of the start token by zeros, because these tokens are
         # not text.
         config = self.model.config
         for token_id in (*eos_token_ids(config), config.decoder_start_token_id):
