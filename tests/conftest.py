@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import jinja2
 import pytest
 import torch
 from local_hub import LocalHub
@@ -51,6 +52,8 @@ from vaswani_hf.translation.translator import Translator  # noqa: E402
 torch.set_num_threads(1)
 # Waiting for the disk takes a fifth of a tiny run, and matters only after a power failure.
 os.fsync = lambda descriptor: None
+# Compiling the template of the model card takes longer than most other parts of a tiny push.
+jinja2.Template = functools.cache(jinja2.Template)
 # A job that a script starts in the background ignores SIGINT. Processes of tests inherit the handlers.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
