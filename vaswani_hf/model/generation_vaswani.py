@@ -63,7 +63,7 @@ from .checks_vaswani import is_filled
 from .configuration_vaswani import decoder_start_token_id
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
-from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields
+from .inputs_vaswani import ADDED_SETTINGS, DECODING_SETTINGS, validate_search_fields
 from .length_limits_vaswani import depends_on_source, max_new_tokens_of, set_max_new_tokens
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrases_vaswani import check_phrases
@@ -196,7 +196,10 @@ class VaswaniGeneration(GenerationMixin):
         vars(config).update(added)
         if "output_attentions" not in kwargs:
             config.output_attentions = config.output_attentions or self.config.output_attentions
-        config.length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
+        for name in ("num_beams", "num_return_sequences", "length_penalty"):
+            # Replace None, because the search and transformers calculate with these settings.
+            if getattr(config, name) is None:
+                setattr(config, name, DECODING_SETTINGS[name])
         validate_search_fields(config)
         return config, model_kwargs
 
