@@ -266,14 +266,12 @@ class TranslationOptions:
         False,
         "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
     )
-    glossary: str | None = option(
+    # The constructor replaces the name of a file by the `Glossary` in the file.
+    glossary: str | Glossary | None = option(
         None,
         "file with a source term, a tab and a target term in each line; the translation of a text with the "
         "source term must contain the target term; an empty target term means that the source term is "
         "copied",
-    )
-    terms: Glossary | None = option(
-        None, "the terms of a glossary; if given, the file `glossary` is not read", command_line=False
     )
     min_confidence: float | None = option(
         None,
@@ -331,10 +329,10 @@ class TranslationOptions:
 
     def __post_init__(self):
         check_options(vars(self), type(self))
-        if self.glossary is not None and self.terms is None:
-            # Keep the terms of the glossary in the options, so that no copy of the options reads the file
+        if self.glossary is not None and not isinstance(self.glossary, Glossary):
+            # Keep the content of the file in the options, so that no copy of the options reads the file
             # again.
-            object.__setattr__(self, "terms", read_glossary(self.glossary))
+            object.__setattr__(self, "glossary", read_glossary(self.glossary))
         check_sampling(self.generate)
         validate_search_fields(self.generate)
         validate_search_fields(self.generate.get("generation_config"))
