@@ -47,6 +47,7 @@ In tensor shapes, B is the number of sentences, R the number of translations of 
 length, T the target length and D the model width.
 """
 
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -343,8 +344,6 @@ class VaswaniGeneration(GenerationMixin):
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_given_cache)
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
-        # Mark the config as complete, so that `_prepare_generation_config` adds no defaults.
-        config._is_complete = True
         arguments["custom_generate"] = SearchMethod(
             source=source,
             lengths=lengths,
@@ -352,7 +351,8 @@ class VaswaniGeneration(GenerationMixin):
             has_given_cache=has_given_cache,
             synced_gpus=self._synced_gpus(arguments),
         )
-        return super().generate(source, config, **arguments, **model_kwargs)
+        # transformers passes `is_complete` to `_prepare_generation_config`.
+        return super().generate(source, config, **arguments, **model_kwargs, is_complete=True)
 
     def _encode(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
@@ -387,10 +387,10 @@ class VaswaniGeneration(GenerationMixin):
 
     # Step 4: the methods that `generate` of transformers calls, in the order of the calls
 
-    def _prepare_generation_config(self, generation_config, **kwargs):
-        if getattr(generation_config, "_is_complete", False):
-            # If `_run_own_search` has marked the config as complete, return the config unchanged, because
-            # transformers would replace each None by a default.
+    def _prepare_generation_config(self, generation_config, is_complete=False, **kwargs):
+        if is_complete:
+            # Return a config with all settings unchanged, because transformers would replace each None by a
+            # default.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
@@ -477,8 +477,12 @@ class VaswaniGeneration(GenerationMixin):
     # Methods of transformers that users call
 
     def compute_transition_scores(self, *args, **kwargs):
-        model: Any = _TargetVocabulary(self.config.decoder_vocab_size)
-        return GenerationMixin.compute_transition_scores(model, *args, **kwargs)
+        # The scores belong to the target vocabulary, but transformers reads `vocab_size`, the size of the
+        # source vocabulary. Therefore compute with a copy of the model that has another config.
+        model = copy(self)
+        model.config = copy(self.config)
+        model.config.vocab_size = self.config.decoder_vocab_size
+        return super(VaswaniGeneration, model).compute_transition_scores(*args, **kwargs)
 
     def save_pretrained(self, *args, **kwargs):
         """Validate the generation config, and then save the model as transformers does."""
@@ -499,19 +503,3 @@ class SharedEncoderOutput(BaseModelOutput):
     """The encoder output [B, S, D], with one row per sentence. All beams of a sentence use the same row of
     the encoder output.
     """
-
-
-class _TargetVocabulary:
-    """An object that transformers' method `compute_transition_scores` receives as `self`, in place of the
-    model. `compute_transition_scores` reads only `config.get_text_config().vocab_size` of the model. The
-    method needs the size of the target vocabulary, but `vocab_size` of a `VaswaniConfig` is the size of the
-    source vocabulary.
-    """
-
-    def __init__(self, vocab_size: int):
-        self.vocab_size = vocab_size
-        self.config = self
-
-    def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """Return `self`, because transformers reads only the attribute `vocab_size` of the text config."""
-        return self
