@@ -4,17 +4,15 @@ A call of `generate` has the following steps:
 
 1. `VaswaniGeneration.generate` completes the settings and the inputs of the call, and sets a length limit for
    each sentence.
-2. `_uses_own_search` chooses the search. This package runs beam search and plain greedy search. transformers
-   runs all other decoding methods, for example sampling with one beam. transformers also runs greedy search
-   with a streamer or `return_dict_in_generate`.
+2. `uses_own_search` of search_method_vaswani chooses the search of this package or a decoding method of
+   transformers.
 3. For the chosen search, `_run_own_search` or `_run_search_of_transformers` calls `generate` of transformers.
    For the search of this package, `_run_own_search` passes a `SearchMethod` of search_method_vaswani as
    `custom_generate`.
 4. `generate` of transformers creates the logits processors and the stopping criteria, and calls the methods
    that this file overrides, such as `_expand_inputs_for_generation`.
 5. `generate` of transformers calls the `SearchMethod` or a decoding method of transformers. `SearchMethod`
-   runs `BeamSearch` of beam_search_vaswani. For greedy search with logits processors or stopping criteria,
-   `SearchMethod` runs the greedy search of transformers.
+   runs `BeamSearch` of beam_search_vaswani, or the greedy search of transformers.
 
 This package adds settings to the settings of transformers. Each of the following settings can be an argument
 of `generate` or a field of `generation_config`:
@@ -70,7 +68,7 @@ from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrases_vaswani import check_phrases
 from .precedence_vaswani import setting_of
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
-from .search_method_vaswani import SearchMethod
+from .search_method_vaswani import SearchMethod, uses_own_search
 from .search_strategies_vaswani import SearchStrategies
 
 # The names of the parameters of `GenerationMixin.generate`, such as `streamer`. Search settings, such as
@@ -143,7 +141,9 @@ class VaswaniGeneration(GenerationMixin):
         source = inputs if inputs is not None else model_kwargs.pop("input_ids", None)
         self._complete_inputs(source, config, model_kwargs)
         lengths = self._limit_lengths(source, config, model_kwargs)
-        if self._uses_own_search(config, model_kwargs, arguments, strategies):
+        # The search of this package needs a prompt of token ids.
+        has_prompt_ids = self.config.is_encoder_decoder or model_kwargs.get("inputs_embeds") is None
+        if uses_own_search(config, arguments, strategies, has_prompt_ids):
             return self._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
         return self._run_search_of_transformers(source, config, model_kwargs, lengths, arguments)
 
@@ -266,43 +266,6 @@ class VaswaniGeneration(GenerationMixin):
         if model_kwargs.get("encoder_outputs") is not None:
             return model_kwargs["encoder_outputs"][0].shape[1]
         return 1
-
-    # Step 2: the choice of the search
-
-    def _uses_own_search(
-        self,
-        config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        arguments: dict[str, Any],
-        strategies: SearchStrategies,
-    ) -> bool:
-        """Return True to run the search of this package, and False to run a decoding method of transformers.
-        Raise an error if one argument needs the search of this package, and another argument needs a decoding
-        method of transformers.
-        """
-        mode = config.get_generation_mode(arguments.get("assistant_model"))
-        has_streamer = arguments.get("streamer") is not None
-        if mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
-            if has_streamer:
-                raise InvalidValueError(
-                    "`streamer` needs `num_beams=1`, because a streamer shows only one beam, but `num_beams` "
-                    f"is {config.num_beams}."
-                )
-            return True
-        for name, is_given in (("do_sample", config.do_sample), ("streamer", has_streamer)):
-            if strategies.given and is_given:
-                raise InvalidValueError(
-                    f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove "
-                    f"`{name}`."
-                )
-        if mode != GenerationMode.GREEDY_SEARCH and strategies.given:
-            raise InvalidValueError(
-                f"{strategies.given[0]} needs greedy or beam search, but other arguments or settings select "
-                f"the decoding method {mode.value!r} of transformers; remove these arguments or settings."
-            )
-        if mode != GenerationMode.GREEDY_SEARCH or has_streamer:
-            return False
-        return bool(strategies.given) or not config.return_dict_in_generate
 
     # Step 3: the call of `generate` of transformers
 
