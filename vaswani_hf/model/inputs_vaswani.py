@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 from .checks_vaswani import (
     A_COUNT,
+    A_PROBABILITY,
     A_SIZE,
     Rule,
     a_number,
@@ -278,7 +279,7 @@ class TranslationOptions:
         "minimum probability that a translation is good; if the calibrated confidence of a translation is "
         "lower, write an empty line (or the `error`, in JSON); needs the file calibration.json that "
         "`vaswani evaluate --calibration fit` writes",
-        a_number("a number from 0 to 1", ge=0, le=1),
+        A_PROBABILITY,
         group="input and output",
     )
     on_error: Literal["fail", "skip"] = option(
