@@ -344,7 +344,8 @@ def vaswani(capsys):
         assert len(sentences) == (code != 0), err
         return code, out, sentences[0] if sentences else ""
 
-    levels = {name: logging.getLogger(name).level for name in ("vaswani_hf", "transformers", "datasets")}
+    names = ("vaswani_hf", "vaswani_hf.training.messages", "transformers", "datasets")
+    levels = {name: logging.getLogger(name).level for name in names}
     yield run
     # The options `--quiet` and `--verbose` change the log levels of this process.
     for name, level in levels.items():

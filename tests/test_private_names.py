@@ -87,7 +87,7 @@ def test_the_linter_allows_listed_names_and_names_of_this_package():
     with (ROOT / "pyproject.toml").open("rb") as file:
         allowed = tomllib.load(file)["tool"]["ruff"]["lint"]["flake8-self"]["ignore-names"]
     # The documentation of Python describes `os._exit`. The other names are names of this package.
-    assert {*allowed} - LISTED == {"_exit", "_handlers", "_is_complete", "_padding_is_end"}
+    assert {*allowed} - LISTED == {"_exit", "_handlers", "_padding_is_end"}
 
 
 def test_transformers_has_no_upper_limit_and_the_tested_versions_are_pinned():

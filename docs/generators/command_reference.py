@@ -22,7 +22,7 @@ Each command also accepts the following options:
 
 | option | meaning |
 |---|---|
-| `-q`, `--quiet` | print only results and errors |
+| `-q`, `--quiet` | print only results, warnings and errors |
 | `-v`, `--verbose` | print more log messages, and the traceback of an error |
 | `-h`, `--help` | print the options of the command |
 

@@ -94,7 +94,8 @@ def test_the_page_explains_a_translation(page, translator):
     translate(page, "one two three")
     (expected,) = translator.translate(["one two three"])
     page.get_by_role("button", name="Explain this translation").click()
-    page.locator("#view h1", has_text=expected).wait_for()
+    page.locator("#view .title", has_text=expected).wait_for()
+    assert page.locator("h1").count() == 1
     page.locator("#view h2", has_text="beam search").wait_for()
     # The page writes the minus sign in the score of the translation as in the score of the explanation.
     scores = re.findall(r"score (\S+)", " ".join(page.locator(".facts").all_inner_texts()))

@@ -198,17 +198,17 @@ def test_a_file_system_that_locks_files_for_writing_only_has_locks(tmp_path, mon
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, capsys, number):
+def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, caplog, number):
     def refuse(descriptor, blocking):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(filelock, "lock_descriptor", refuse)
     with locked_run(tmp_path):
         assert list(tmp_path.iterdir()) == []
-    said = capsys.readouterr().err
+    (warning,) = caplog.messages
     assert re.fullmatch(
-        rf"'{tmp_path}' has no file locks \(.*\): make sure that no other process writes into this folder\n",
-        said,
+        rf"'{tmp_path}' has no file locks \(.*\): make sure that no other process writes into this folder",
+        warning,
     )
     left = tmp_path / ".out.0a1b2c3d.vaswani-unfinished"
     left.mkdir()

@@ -32,6 +32,7 @@ from vaswani_hf.cli.translate import TranslateOptions
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
 from vaswani_hf.model.precedence_vaswani import DEFAULT_SEARCH
 from vaswani_hf.settings.base import properties_of
+from vaswani_hf.training.messages import say
 from vaswani_hf.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -218,7 +219,8 @@ def test_quiet_and_verbose_are_for_every_command():
 def test_quiet_hides_messages_and_keeps_results_and_errors(
     files, capsys, copier_checkpoint, monkeypatch, flag, is_said
 ):
-    level = logging.getLogger("vaswani_hf").level
+    loggers = [logging.getLogger(name) for name in ("vaswani_hf", "vaswani_hf.training.messages")]
+    levels = [logger.level for logger in loggers]
     words = [
         "score",
         str(copier_checkpoint),
@@ -228,11 +230,27 @@ def test_quiet_hides_messages_and_keeps_results_and_errors(
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert out.count("\n") == 2 and ("sentences/s" in err) == is_said
+    say("a line of a run")
+    assert (capsys.readouterr().out != "") == is_said
     assert main(["score", "no/model", *words[2:]]) == 2
     err = capsys.readouterr().err
     assert "vaswani: There is no repository" in err
-    logging.getLogger("vaswani_hf").setLevel(level)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
     transformers_logging.set_verbosity_warning()
+
+
+def test_quiet_shows_warnings(python, copier_checkpoint, tmp_path):
+    glossary = tmp_path / "glossary"
+    glossary.write_text("ja\teins eins\n", encoding="utf-8")
+    words = ["--text", "ja?", "--glossary", glossary, "--no_repeat_ngram_size", "1", "--device", "cpu", "-q"]
+    command = [python, "-m", "vaswani_hf.cli", "translate", copier_checkpoint, *words]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    warning = (
+        "The glossary asks for 'eins eins' in the translation of 'ja?', but `no_repeat_ngram_size` is 1 and "
+        "forbids a repetition in the term; the term is ignored.\n"
+    )
+    assert (result.returncode, result.stderr) == (0, warning)
 
 
 def test_the_version_and_the_environment(capsys, monkeypatch):

@@ -33,15 +33,18 @@ def source(tmp_path) -> str:
 
 
 @pytest.fixture
-def command(monkeypatch, capfdbinary):
-    """Run a command in this process, and return its exit code, output and errors."""
+def command(monkeypatch, capfdbinary, caplog):
+    """Run a command in this process, and return its exit code, its output, and its warnings and errors."""
 
     def run(*argv, stdin: bytes = b"") -> tuple[int, str, str]:
+        caplog.clear()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         code = main([str(word) for word in (*argv, "--device", "cpu")])
         sys.stdout.flush()
         out, errors = capfdbinary.readouterr()
-        return code, out.decode(), errors.decode()
+        # During a test, pytest collects the warnings, so that Python does not print the warnings to stderr.
+        warnings = "".join(f"{warning}\n" for warning in caplog.messages)
+        return code, out.decode(), warnings + errors.decode()
 
     return run
 

@@ -64,6 +64,12 @@ def test_mixed_line_endings_become_equal():
     assert found == "ONE.\r\n\r\nTWO.\r\n"
 
 
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_tags_can_be_nested_deeply(kind):
+    document = "<b>" * 2000 + "{}" + "</b>" * 2000
+    assert translate_markup(document.format("one"), kind, shout) == document.format("ONE")
+
+
 def test_tags_follow_reordered_words():
     translation = Translation("Gestern sah er den Hund.", alignment="4-0 1-1 0-2 2-3 3-4")
     source = "<b>He</b> saw <i>the dog</i> <u>yesterday</u>."

@@ -227,6 +227,18 @@ def test_settings_of_a_call_that_are_none_replace_those_of_the_checkpoint(caplog
     assert not caplog.records
 
 
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_none_is_one_beam_and_one_returned_sequence(do_sample):
+    model, batch = translator(), batch_of(SENTENCES)
+    options = {"max_new_tokens": 6, "do_sample": do_sample}
+    torch.manual_seed(0)
+    expected = model.generate(**batch, **options)
+    model.generation_config.update(num_beams=3, num_return_sequences=2)
+    torch.manual_seed(0)
+    found = model.generate(**batch, **options, num_beams=None, num_return_sequences=None)
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_arguments_at_their_defaults_change_nothing(num_beams):
     model, batch = translator(), batch_of(SENTENCES)

@@ -118,6 +118,7 @@ def test_a_text_without_letters_has_the_fields_of_other_texts(client, asked):
         ({"q": "x", "alternatives": True}, "`alternatives` must be a number, but is true."),
         ({"q": "x", "min_confidence": True}, "`min_confidence` must be a number, but is true."),
         ({"q": "x", "min_confidence": "high"}, "`min_confidence` must be a number, but is 'high'."),
+        ({"q": "x", "min_confidence": 1.5}, "`min_confidence` must be 1 or less, but is 1.5."),
         ({"q": "x", "format": "pdf"}, "`format` must be 'text', 'html' or 'template', but is 'pdf'."),
         (
             {"q": "x", "glossary": "a"},

@@ -103,12 +103,14 @@ def test_the_command_reads_a_glossary_once(glossary, vaswani, copier_checkpoint,
     assert paths == [path]
 
 
-def test_a_copy_of_the_options_contains_the_terms(glossary):
+def test_a_copy_of_the_options_contains_the_glossary(glossary):
     path = glossary("hund\tÖl\n")
     options = TranslationOptions(glossary=path)
     Path(path).unlink()
     copied = pickle.loads(pickle.dumps(replace(options, window=1)))
-    assert copied.terms.phrases("hund") == ["Öl"]
+    assert copied.glossary.phrases("hund") == ["Öl"]
+    changed = replace(copied, glossary=glossary("hund\tja?\n"))
+    assert changed.glossary.phrases("hund") == ["ja?"]
 
 
 def test_translations_contain_the_terms(glossary, copier, caplog):

@@ -13,15 +13,17 @@ folder is renamed, or if another process uses another path to the folder. The lo
 
 import contextlib
 import errno
+import logging
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 from ..model.errors_vaswani import InvalidValueError
+
+logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 # The maximum time to wait for a lock, in seconds. A short time is enough, because waiting for a lock helps in
@@ -203,7 +205,7 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
         f"'{path.parent}' has no file locks ({error.strerror}): make sure that no other process writes into "
         "this folder"
     )
-    print(reason, file=sys.stderr)
+    logger.warning(reason)
     with contextlib.suppress(OSError):
         # Delete only an empty lock file, because a process that has a lock writes its id into the lock file.
         if os.fstat(descriptor).st_size == 0:

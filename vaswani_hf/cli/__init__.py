@@ -230,27 +230,32 @@ def _run(words: list[str]) -> int:
     if verbosity >= 0:
         command.run(options)
         return 0
-    # Hide all messages of the run. `main` prints the error message after the `with` block.
+    # Hide the progress and the information of the run. `_set_log_level` has created the handler that shows
+    # the warnings, and `main` prints the error message after the `with` block.
     with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
         command.run(options)
     return 0
 
 
 def _set_log_level(verbosity: int, has_libraries: bool) -> None:
-    """If `verbosity` is -1, log only errors. If `verbosity` is 1, also log debug messages. If `verbosity` is
-    0, keep the log level.
+    """If `verbosity` is -1, log warnings and errors, but no lines of a run. If `verbosity` is 1, also log
+    debug messages. If `verbosity` is 0, keep the log level.
     """
     if verbosity == 0:
         return
     import logging
 
-    if verbosity > 0:
-        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    logging.getLogger("vaswani_hf").setLevel(logging.DEBUG if verbosity > 0 else logging.ERROR)
+    if verbosity < 0:
+        # Create a handler for the present stderr, because `_run` then redirects stderr.
+        logging.basicConfig(format="%(message)s", level=logging.WARNING)
+        logging.getLogger("vaswani_hf.training.messages").setLevel(logging.ERROR)
+        return
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    logging.getLogger("vaswani_hf").setLevel(logging.DEBUG)
     if has_libraries:
         from transformers.utils import logging as transformers_logging
 
-        transformers_logging.set_verbosity(logging.INFO if verbosity > 0 else logging.ERROR)
+        transformers_logging.set_verbosity(logging.INFO)
 
 
 def _run_user_code(options: Options) -> None:

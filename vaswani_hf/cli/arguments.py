@@ -66,7 +66,7 @@ def make_parser(name: str, command: Command) -> "CommandParser":
     )
     add_options(parser, command.options)
     for short, option, meaning in (
-        ("-q", "--quiet", "print only results and errors"),
+        ("-q", "--quiet", "print only results, warnings and errors"),
         ("-v", "--verbose", "print debug messages and the traceback of an error"),
     ):
         parser.add_argument(

@@ -3,6 +3,7 @@ the progress, count lines, and format JSON lines.
 """
 
 import json
+import logging
 import re
 import sys
 import time
@@ -14,6 +15,8 @@ from ..model.requests_vaswani import LINE_ERRORS, InvalidInput, Request, has_tex
 
 if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
+
+logger = logging.getLogger(__name__)
 
 # The maximum number of skipped lines that are reported one by one. Further skipped lines are only counted.
 MOST_WARNINGS = 20
@@ -91,7 +94,7 @@ class LineReport:
         sentence = self._at_line(self._done + self._num_lines, error)
         self._first_error = self._first_error or sentence
         if self._num_skipped <= MOST_WARNINGS:
-            print(f"vaswani: skipped: {sentence}", file=sys.stderr)
+            logger.warning(f"vaswani: skipped: {sentence}")
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if self._bar is not None:
@@ -116,7 +119,7 @@ class LineReport:
                     f"All lines{blank} were skipped, {self._num_skipped:,} of {number:,}; the first error: "
                     f"{self._first_error}"
                 )
-            print(f"vaswani: {self._num_skipped:,} of {number:,} lines were skipped", file=sys.stderr)
+            logger.warning(f"vaswani: {self._num_skipped:,} of {number:,} lines were skipped")
         if self._bar is not None:
             seconds = time.perf_counter() - self._start
             sentences = "sentence" if number == 1 else "sentences"

@@ -158,7 +158,7 @@ def run(options: TranslateOptions) -> None:
     """Translate the texts."""
     read = _json_request if options.input_format == "json" else text_request
     load = options.translator_loader(options.model_name, options.ensemble)
-    chosen = make_translation_options(options, terms=options.terms, return_alignments=options.writes_json)
+    chosen = make_translation_options(options, glossary=options.terms, return_alignments=options.writes_json)
     check = _language_check(options)
     requests = read_requests(options, read, check)
     if options.is_document:

@@ -1,6 +1,6 @@
 """Writes a translation with its tags and its atoms (unchangeable parts, such as placeholders)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 from .projection import Node, Unit
@@ -29,11 +29,21 @@ class _Writer:
 
     def write(self) -> str:
         """Return the text of the translated passage, with its tags and its atoms."""
-        self._write_node(self._root)
+        # Use a list of running generators instead of recursive calls, because the tags of a document can be
+        # nested more deeply than Python's recursion limit.
+        running = [self._write_node(self._root)]
+        while running:
+            child = next(running[-1], None)
+            if child is None:
+                running.pop()
+            else:
+                running.append(self._write_node(child))
         return "".join(self._parts)
 
-    def _write_node(self, node: Node) -> None:
-        """Write a node with all units and nodes between its tags."""
+    def _write_node(self, node: Node) -> Iterator[Node]:
+        """Write a node with all units between its tags. Yield each child, so that `write` writes the child at
+        this position.
+        """
         self._parts.append(node.raw)
         position = node.start
         children = sorted(node.children, key=lambda child: (child.start, child.end))
@@ -43,7 +53,7 @@ class _Writer:
             if following is not None and _are_joined_atoms(child, following):
                 after = ""
             self._parts.append(before)
-            self._write_node(child)
+            yield child
             self._parts.append(after)
             self._last_node = child
             position = child.end

@@ -137,6 +137,7 @@ def or_none(rule: Rule) -> Rule:
 ANYTHING = Rule(lambda value: True, "any value")
 A_SIZE = an_integer("a positive integer", ge=1)
 A_COUNT = an_integer("an integer of 0 or more", ge=0)
+A_PROBABILITY = a_number("a number from 0 to 1", ge=0, le=1)
 
 
 def rule_of(field: dataclasses.Field) -> Rule:

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import Field, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_origin
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.utils import is_torch_available, logging
@@ -739,13 +739,11 @@ def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
-# The import statements in `_TRAVELLING_FILES` make transformers copy and download the imported files together
-# with this file. Real import statements would be circular imports. Import statements in a string are enough,
-# because transformers searches the whole text of this file.
-_TRAVELLING_FILES = """
-from .modeling_vaswani import VaswaniForSeq2SeqLM
-from .pipeline_vaswani import TranslationPipeline
-"""
+if TYPE_CHECKING:
+    # With each checkpoint, transformers saves and downloads all files that this file imports, also if Python
+    # does not execute the import statement. An executed import statement would be a circular import.
+    from .modeling_vaswani import VaswaniForSeq2SeqLM  # noqa: F401
+    from .pipeline_vaswani import TranslationPipeline  # noqa: F401
 
 # The folder of the target tokenizer in a checkpoint with two vocabularies.
 TARGET_FOLDER = "target_tokenizer"

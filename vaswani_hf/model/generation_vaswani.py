@@ -4,18 +4,15 @@ A call of `generate` has the following steps:
 
 1. `VaswaniGeneration.generate` completes the settings and the inputs of the call, and sets a length limit for
    each sentence.
-2. `_uses_own_search` chooses the search. This package runs beam search and greedy search, with two
-   exceptions. transformers runs greedy search with a streamer. transformers also runs greedy search with
-   `return_dict_in_generate`, unless an argument needs the search of this package. transformers runs all other
-   decoding methods, for example sampling with one beam.
+2. `uses_own_search` of search_method_vaswani chooses the search of this package or a decoding method of
+   transformers.
 3. For the chosen search, `_run_own_search` or `_run_search_of_transformers` calls `generate` of transformers.
    For the search of this package, `_run_own_search` passes a `SearchMethod` of search_method_vaswani as
    `custom_generate`.
 4. `generate` of transformers creates the logits processors and the stopping criteria, and calls the methods
    that this file overrides, such as `_expand_inputs_for_generation`.
 5. `generate` of transformers calls the `SearchMethod` or a decoding method of transformers. `SearchMethod`
-   runs `BeamSearch` of beam_search_vaswani. For greedy search with logits processors or stopping criteria,
-   `SearchMethod` runs the greedy search of transformers.
+   runs `BeamSearch` of beam_search_vaswani, or the greedy search of transformers.
 
 This package adds settings to the settings of transformers. Each of the following settings can be an argument
 of `generate` or a field of `generation_config`:
@@ -48,6 +45,7 @@ In tensor shapes, B is the number of sentences, R the number of translations of 
 length, T the target length and D the model width.
 """
 
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -64,13 +62,13 @@ from .checks_vaswani import is_filled
 from .configuration_vaswani import decoder_start_token_id
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
-from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields
+from .inputs_vaswani import ADDED_SETTINGS, DECODING_SETTINGS, validate_search_fields
 from .length_limits_vaswani import depends_on_source, max_new_tokens_of, set_max_new_tokens
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrases_vaswani import check_phrases
 from .precedence_vaswani import setting_of
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
-from .search_method_vaswani import SearchMethod
+from .search_method_vaswani import SearchMethod, uses_own_search
 from .search_strategies_vaswani import SearchStrategies
 
 # The names of the parameters of `GenerationMixin.generate`, such as `streamer`. Search settings, such as
@@ -143,7 +141,9 @@ class VaswaniGeneration(GenerationMixin):
         source = inputs if inputs is not None else model_kwargs.pop("input_ids", None)
         self._complete_inputs(source, config, model_kwargs)
         lengths = self._limit_lengths(source, config, model_kwargs)
-        if self._uses_own_search(config, model_kwargs, arguments, strategies):
+        # The search of this package needs a prompt of token ids.
+        has_prompt_ids = self.config.is_encoder_decoder or model_kwargs.get("inputs_embeds") is None
+        if uses_own_search(config, arguments, strategies, has_prompt_ids):
             return self._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
         return self._run_search_of_transformers(source, config, model_kwargs, lengths, arguments)
 
@@ -197,7 +197,10 @@ class VaswaniGeneration(GenerationMixin):
         vars(config).update(added)
         if "output_attentions" not in kwargs:
             config.output_attentions = config.output_attentions or self.config.output_attentions
-        config.length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
+        for name in ("num_beams", "num_return_sequences", "length_penalty"):
+            # Replace None, because the search and transformers calculate with these settings.
+            if getattr(config, name) is None:
+                setattr(config, name, DECODING_SETTINGS[name])
         validate_search_fields(config)
         return config, model_kwargs
 
@@ -264,43 +267,6 @@ class VaswaniGeneration(GenerationMixin):
             return model_kwargs["encoder_outputs"][0].shape[1]
         return 1
 
-    # Step 2: the choice of the search
-
-    def _uses_own_search(
-        self,
-        config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        arguments: dict[str, Any],
-        strategies: SearchStrategies,
-    ) -> bool:
-        """Return True to run the search of this package, and False to run a decoding method of transformers.
-        Raise an error if one argument needs the search of this package, and another argument needs a decoding
-        method of transformers.
-        """
-        mode = config.get_generation_mode(arguments.get("assistant_model"))
-        has_streamer = arguments.get("streamer") is not None
-        if mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
-            if has_streamer:
-                raise InvalidValueError(
-                    "`streamer` needs `num_beams=1`, because a streamer shows only one beam, but `num_beams` "
-                    f"is {config.num_beams}."
-                )
-            return True
-        for name, is_given in (("do_sample", config.do_sample), ("streamer", has_streamer)):
-            if strategies.given and is_given:
-                raise InvalidValueError(
-                    f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove "
-                    f"`{name}`."
-                )
-        if mode != GenerationMode.GREEDY_SEARCH and strategies.given:
-            raise InvalidValueError(
-                f"{strategies.given[0]} needs greedy or beam search, but other arguments or settings select "
-                f"the decoding method {mode.value!r} of transformers; remove these arguments or settings."
-            )
-        if mode != GenerationMode.GREEDY_SEARCH or has_streamer:
-            return False
-        return bool(strategies.given) or not config.return_dict_in_generate
-
     # Step 3: the call of `generate` of transformers
 
     def _run_search_of_transformers(
@@ -341,8 +307,6 @@ class VaswaniGeneration(GenerationMixin):
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_given_cache)
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
-        # Mark the config as complete, so that `_prepare_generation_config` adds no defaults.
-        config._is_complete = True
         arguments["custom_generate"] = SearchMethod(
             source=source,
             lengths=lengths,
@@ -350,7 +314,8 @@ class VaswaniGeneration(GenerationMixin):
             has_given_cache=has_given_cache,
             synced_gpus=self._synced_gpus(arguments),
         )
-        return super().generate(source, config, **arguments, **model_kwargs)
+        # transformers passes `is_complete` to `_prepare_generation_config`.
+        return super().generate(source, config, **arguments, **model_kwargs, is_complete=True)
 
     def _encode(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
@@ -385,10 +350,10 @@ class VaswaniGeneration(GenerationMixin):
 
     # Step 4: the methods that `generate` of transformers calls, in the order of the calls
 
-    def _prepare_generation_config(self, generation_config, **kwargs):
-        if getattr(generation_config, "_is_complete", False):
-            # If `_run_own_search` has marked the config as complete, return the config unchanged, because
-            # transformers would replace each None by a default.
+    def _prepare_generation_config(self, generation_config, is_complete=False, **kwargs):
+        if is_complete:
+            # Return a config with all settings unchanged, because transformers would replace each None by a
+            # default.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
@@ -475,8 +440,12 @@ class VaswaniGeneration(GenerationMixin):
     # Methods of transformers that users call
 
     def compute_transition_scores(self, *args, **kwargs):
-        model: Any = _TargetVocabulary(self.config.decoder_vocab_size)
-        return GenerationMixin.compute_transition_scores(model, *args, **kwargs)
+        # The scores belong to the target vocabulary, but transformers reads `vocab_size`, the size of the
+        # source vocabulary. Therefore compute with a copy of the model that has another config.
+        model = copy(self)
+        model.config = copy(self.config)
+        model.config.vocab_size = self.config.decoder_vocab_size
+        return super(VaswaniGeneration, model).compute_transition_scores(*args, **kwargs)
 
     def save_pretrained(self, *args, **kwargs):
         """Validate the generation config, and then save the model as transformers does."""
@@ -497,19 +466,3 @@ class SharedEncoderOutput(BaseModelOutput):
     """The encoder output [B, S, D], with one row per sentence. All beams of a sentence use the same row of
     the encoder output.
     """
-
-
-class _TargetVocabulary:
-    """An object that transformers' method `compute_transition_scores` receives as `self`, in place of the
-    model. `compute_transition_scores` reads only `config.get_text_config().vocab_size` of the model.
-    `compute_transition_scores` needs the size of the target vocabulary, but `vocab_size` of a `VaswaniConfig`
-    is the size of the source vocabulary.
-    """
-
-    def __init__(self, vocab_size: int):
-        self.vocab_size = vocab_size
-        self.config = self
-
-    def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """Return `self`, because transformers reads only the attribute `vocab_size` of the text config."""
-        return self

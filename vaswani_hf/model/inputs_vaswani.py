@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 from .checks_vaswani import (
     A_COUNT,
+    A_PROBABILITY,
     A_SIZE,
     Rule,
     a_number,
@@ -266,21 +267,19 @@ class TranslationOptions:
         False,
         "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
     )
-    glossary: str | None = option(
+    # The constructor replaces the name of a file by the `Glossary` in the file.
+    glossary: str | Glossary | None = option(
         None,
         "file with a source term, a tab and a target term in each line; the translation of a text with the "
         "source term must contain the target term; an empty target term means that the source term is "
         "copied",
-    )
-    terms: Glossary | None = option(
-        None, "the terms of a glossary; if given, the file `glossary` is not read", command_line=False
     )
     min_confidence: float | None = option(
         None,
         "minimum probability that a translation is good; if the calibrated confidence of a translation is "
         "lower, write an empty line (or the `error`, in JSON); needs the file calibration.json that "
         "`vaswani evaluate --calibration fit` writes",
-        a_number("a number from 0 to 1", ge=0, le=1),
+        A_PROBABILITY,
         group="input and output",
     )
     on_error: Literal["fail", "skip"] = option(
@@ -331,10 +330,10 @@ class TranslationOptions:
 
     def __post_init__(self):
         check_options(vars(self), type(self))
-        if self.glossary is not None and self.terms is None:
-            # Keep the terms of the glossary in the options, so that no copy of the options reads the file
+        if self.glossary is not None and not isinstance(self.glossary, Glossary):
+            # Keep the content of the file in the options, so that no copy of the options reads the file
             # again.
-            object.__setattr__(self, "terms", read_glossary(self.glossary))
+            object.__setattr__(self, "glossary", read_glossary(self.glossary))
         check_sampling(self.generate)
         validate_search_fields(self.generate)
         validate_search_fields(self.generate.get("generation_config"))

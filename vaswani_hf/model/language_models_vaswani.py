@@ -354,19 +354,6 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         )
         set_max_new_tokens(config, longest, prompt_length)
 
-    def _uses_own_search(self, config, model_kwargs, arguments, strategies):
-        uses_own_search = super()._uses_own_search(config, model_kwargs, arguments, strategies)
-        if not uses_own_search or model_kwargs.get("inputs_embeds") is None:
-            return uses_own_search
-        # Use the search of transformers for `inputs_embeds`, because the search of this package needs token
-        # ids.
-        if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
-            raise InvalidValueError(
-                '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
-                "`input_ids`, or another `length_penalty_type`."
-            )
-        return False
-
 
 class VaswaniForMaskedLM(_LanguageModel):
     """A language model that predicts the masked tokens of a text with an encoder.

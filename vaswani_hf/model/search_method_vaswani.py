@@ -1,4 +1,14 @@
-"""Defines `SearchMethod`, which runs the search of this package inside `generate` of transformers.
+"""Chooses the search of a `generate` call, and runs the search of this package inside `generate` of
+transformers.
+
+This package runs beam search and plain greedy search. transformers runs all other decoding methods, for
+example sampling with one beam. transformers also runs greedy search with a streamer, with
+`return_dict_in_generate`, with logits processors or with stopping criteria, unless the call has an argument,
+such as `ensemble`, that only the search of this package supports. The choice has two steps:
+
+1. `uses_own_search` chooses before the call of `generate` of transformers.
+2. `SearchMethod` chooses between the greedy search of this package and of transformers, because transformers
+   creates the logits processors and the stopping criteria inside `generate`.
 
 `VaswaniGeneration.generate` passes a `SearchMethod` to `generate` of transformers as the argument
 `custom_generate`. `SearchMethod` creates the `SearchTask`, runs `BeamSearch` of beam_search_vaswani, and
@@ -10,17 +20,19 @@ In tensor shapes, B is the number of sentences, K the number of beams, P the pro
 the source length.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList
-from transformers.generation import StoppingCriteriaList, utils
+from transformers.generation import GenerationMode, StoppingCriteriaList, utils
 from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, SearchTask
 from .ensemble_vaswani import add_ensemble
+from .errors_vaswani import InvalidValueError
 from .masks_vaswani import CACHE_NAME
 from .phrase_search_vaswani import search_again, unmet_phrases, warn_of_unmet_phrases
 from .processors_vaswani import SentenceLimitCriteria
@@ -37,6 +49,42 @@ _INPUTS_OF_BEAMS = {
     CACHE_NAME,
     "use_cache",
 }
+
+
+def uses_own_search(
+    config: GenerationConfig, arguments: Mapping[str, Any], strategies: SearchStrategies, has_prompt_ids: bool
+) -> bool:
+    """Return True to run a `SearchMethod`, and False to run a decoding method of transformers. Raise an error
+    if one argument needs the search of this package, and another argument needs a decoding method of
+    transformers. `has_prompt_ids` is False if the prompt consists of embeddings instead of token ids.
+    """
+    mode = config.get_generation_mode(arguments.get("assistant_model"))
+    has_streamer = arguments.get("streamer") is not None
+    if mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
+        if has_streamer:
+            raise InvalidValueError(
+                "`streamer` needs `num_beams=1`, because a streamer shows only one beam, but `num_beams` "
+                f"is {config.num_beams}."
+            )
+        if not has_prompt_ids and getattr(config, "length_penalty_type", None) == "gnmt":
+            raise InvalidValueError(
+                '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
+                "`input_ids`, or another `length_penalty_type`."
+            )
+        return has_prompt_ids
+    for name, is_given in (("do_sample", config.do_sample), ("streamer", has_streamer)):
+        if strategies.given and is_given:
+            raise InvalidValueError(
+                f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove `{name}`."
+            )
+    if mode != GenerationMode.GREEDY_SEARCH and strategies.given:
+        raise InvalidValueError(
+            f"{strategies.given[0]} needs greedy or beam search, but other arguments or settings select "
+            f"the decoding method {mode.value!r} of transformers; remove these arguments or settings."
+        )
+    if mode != GenerationMode.GREEDY_SEARCH or has_streamer or not has_prompt_ids:
+        return False
+    return bool(strategies.given) or not config.return_dict_in_generate
 
 
 @dataclass
@@ -72,8 +120,6 @@ class SearchMethod:
         )
         is_greedy = config.num_beams == 1
         if is_greedy and (logits_processor or criteria) and not self.strategies.given:
-            # Run greedy search of transformers, because the call has no argument, such as `ensemble`, that
-            # only the search of this package supports.
             if self.lengths is not None:
                 stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
             return model._sample(

@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from .backend_vaswani import Backend, Layout, Segment
 from .constraints_vaswani import ConstraintAssigner
+from .glossary_vaswani import Glossary
 from .inputs_vaswani import TranslationOptions
 from .requests_vaswani import Request
 from .segment_tokenizer_vaswani import SegmentTokenizer
@@ -88,9 +89,9 @@ class Segmenter:
         elif request.target_prefix and not request.is_copied:
             # The translation of a blank text is the target prefix.
             between = [request.target_prefix.strip()]
-        if options.terms is not None:
+        if isinstance(options.glossary, Glossary):
             for piece in pieces:
-                self.constraints.add_terms(piece, options.terms, options.generate)
+                self.constraints.add_terms(piece, options.glossary, options.generate)
         return Layout(pieces, between)
 
     def split(self, request: Request, options: TranslationOptions) -> tuple[list[str], list[str]]:

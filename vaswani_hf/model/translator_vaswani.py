@@ -213,11 +213,11 @@ class BaseTranslator:
         returned. Raise a ValueError if the backend or the checkpoint does not support an option.
         """
         completed = replace(options, generate=self._completed_settings(options.generate))
-        if options.terms is not None and not self.backend.supports_phrases:
+        if options.glossary is not None and not self.backend.supports_phrases:
             raise InvalidValueError(
                 "`glossary` must be left out, because the engine of the model does not support phrases."
             )
-        if options.terms is not None and self.setting("do_sample", **options.generate):
+        if options.glossary is not None and self.setting("do_sample", **options.generate):
             raise InvalidValueError(
                 "`glossary` must be left out with `do_sample`, because sampling does not support phrases."
             )
@@ -278,7 +278,7 @@ class BaseTranslator:
             of_text = list(islice(of_segments, len(layout.segments)))
             translations = self.join(request, of_text, layout.separators, options)
             if unmet := translations[0].unmet_phrases:
-                place = "`must_contain`" if options.terms is None else "`must_contain` or in the glossary"
+                place = "`must_contain`" if options.glossary is None else "`must_contain` or in the glossary"
                 logger.warning(
                     f"Line {number} has {', '.join(map(repr, unmet))} in {place}, but no translation with "
                     "all phrases was found under the other settings; the translation of the line lacks the "

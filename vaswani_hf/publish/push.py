@@ -40,7 +40,6 @@ from ..checkpoint.hub import HubError, InvalidHubValueError, explained, sentence
 from ..checkpoint.loading import KINDS, check_config, load_model
 from ..checkpoint.results import Results, write_results
 from ..checkpoint.tokenizers import load_tokenizers
-from ..model import configuration_vaswani
 from ..model.errors_vaswani import InvalidValueError
 from ..model.extension_vaswani import ENTRY
 from ..model.pretrained_vaswani import VaswaniPreTrainedModel
@@ -49,12 +48,14 @@ from ..translation.translator import Translator
 from .destination import Destination, check_destination, check_token
 from .staging import stage_repository
 
+# The files of `model/`. A repository can contain files of an older version of this package.
+_CODE_FILES = "*_vaswani.py"
 # Patterns of files that a push deletes from the repository if the new checkpoint does not contain the files.
-REPLACED_FILES = (
+REPLACED_FILES: tuple[str, ...] = (
     *CHECKPOINT_FILES,
     RECIPE_FILE,
     *UNCHANGED_RECORDS,
-    *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
+    _CODE_FILES,
     f"{ENTRY}.py",
 )
 # The texts for which `fingerprint` computes tokens and logits.
@@ -224,11 +225,10 @@ def _commit(
     there = [file.rfilename for file in info.siblings or []]
     files = _files_in(folder)
     additions = [CommitOperationAdd(name, folder / name) for name in files]
-    deletions = [
-        CommitOperationDelete(name)
-        for name in filter_repo_objects(there, allow_patterns=list(replaced))
-        if name not in files
-    ]
+    # Keep the files in folders that match `_CODE_FILES`, because `*` also matches a slash, and the code of
+    # this package is in no folder.
+    matching = filter_repo_objects(there, allow_patterns=list(replaced), ignore_patterns=[f"*/{_CODE_FILES}"])
+    deletions = [CommitOperationDelete(name) for name in matching if name not in files]
     # Do not use `upload_folder`. After a failed commit, `upload_folder` would upload the files in several
     # commits. `upload_folder` would also make every pull request a draft.
     return api.create_commit(

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, Self
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from ..model.checks_vaswani import A_PROBABILITY
 from ..model.errors_vaswani import InvalidValueError
 from ..model.translations_vaswani import Translation
 from ..settings.base import Settings, explain_invalid
@@ -35,7 +36,7 @@ class RequestSettings(Settings):
     """return the parts of the translation as server-sent events, as soon as greedy search finds the parts"""
     glossary: str | None = None
     """the name of a glossary of the service"""
-    min_confidence: float | None = Field(None, ge=0, le=1)
+    min_confidence: float | None = Field(None, **A_PROBABILITY.limits)
     """if the confidence of a translation is below this probability, the answer contains an empty text instead
     of the translation
     """
@@ -117,7 +118,7 @@ class LibreTranslateRequest(DetectRequest):
     format: TextFormat = "text"
     alternatives: int = Field(0, ge=0)
     glossary: str | None = None
-    min_confidence: float | None = Field(None, ge=0, le=1)
+    min_confidence: float | None = Field(None, **A_PROBABILITY.limits)
 
     @field_validator("alternatives", "min_confidence", mode="before")
     @classmethod

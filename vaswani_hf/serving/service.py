@@ -73,8 +73,8 @@ class Service:
                 for language in directions.sources()
             }
         for direction in directions:
-            for terms in (None, *self._glossaries.values()):
-                direction.translator.complete(replace(options, terms=terms))
+            for glossary in (None, *self._glossaries.values()):
+                direction.translator.complete(replace(options, glossary=glossary))
 
     def start(self) -> None:
         """Start the translation thread, and load the model of the language detector in another thread."""
@@ -191,7 +191,7 @@ class Service:
         if settings.min_confidence is not None:
             options = replace(options, min_confidence=settings.min_confidence)
         if settings.glossary is not None:
-            options = replace(options, terms=self._glossary(settings.glossary))
+            options = replace(options, glossary=self._glossary(settings.glossary))
         if direction.tag is not None:
             options = replace(options, tgt_lang=direction.tag)
         if settings.stream and options.min_confidence is not None:

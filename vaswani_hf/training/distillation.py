@@ -8,8 +8,8 @@ gives, and the commit of the dataset.
 """
 
 import fnmatch
+import logging
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,8 @@ from ..recipe.loading import try_load_recorded_recipe
 from ..tasks import TASKS
 from ..tasks.translation import TranslationData
 from ..translation.ctranslate2_files import CTranslate2Files
+
+logger = logging.getLogger(__name__)
 
 # The first bytes of each output file of `vaswani distill`. `--resume` refuses files that begin with other
 # bytes.
@@ -83,10 +85,9 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
         folder = checkpoint_folder(teacher, option="--teacher")
     recipe = try_load_recorded_recipe(recipe_file(folder))
     if recipe is None:
-        print(
+        logger.warning(
             f"'{teacher}' does not record its languages; therefore the languages are not compared with the "
-            "recipe",
-            file=sys.stderr,
+            "recipe"
         )
         return ""
     recorded = (recipe.data.source_language, recipe.data.target_language)

@@ -138,7 +138,7 @@ async function explainSentence(sentence) {
   const explanation = await explain(translator, sentence, { num_beams: Number(beams.value) }, pause);
   const view = element("div", {});
   byId("view").replaceChildren(view);
-  vaswaniView.show(view, explanation);
+  vaswaniView.show(view, explanation, "h2");
   state.textContent = "";
   view.scrollIntoView({ behavior: "smooth" });
 }

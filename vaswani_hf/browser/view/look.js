@@ -1,14 +1,15 @@
 // Draws all sections of an explanation into an element of a page.
 
 // Draw an `Explanation` (explanation.py) into the element `container`, in place of an earlier explanation.
-function show(container, explanation) {
+// `heading` is the name of the element that contains the translation. A page has only one `h1`.
+function show(container, explanation, heading = "h1") {
   container.closeView?.();
   const weights = Object.fromEntries(
     Object.keys(KINDS).map((kind) => [kind, decodeWeights(explanation.attention[kind])]),
   );
   const store = createStore(defaultState(explanation), (state) => checkState(state, explanation, weights));
   container.replaceChildren(
-    header(explanation),
+    header(explanation, heading),
     attentionSection(explanation, weights, store),
     wordsSection(explanation, weights.cross, store),
     replaySection(explanation, store),
@@ -51,7 +52,7 @@ function checkState(state, explanation, weights) {
   };
 }
 
-function header(explanation) {
+function header(explanation, heading) {
   const origin = explanation.is_given ? "given translation" : "translation";
   const confidence = Math.exp(mean(explanation.log_probs));
   const facts = `${origin} · score ${decimal(explanation.score, 3)} · mean probability of a token ${percent(confidence)} · model ${explanation.model}`;
@@ -59,7 +60,7 @@ function header(explanation) {
     "header",
     {},
     element("p", { class: "source" }, explanation.source_text),
-    element("h1", {}, explanation.target_text || "(empty translation)"),
+    element(heading, { class: "title" }, explanation.target_text || "(empty translation)"),
     element("p", { class: "facts" }, facts),
   );
 }
