@@ -283,7 +283,7 @@ class _Explainer:
     def _runner_up(
         self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
     ) -> RunnerUp:
-        """Return, as a `RunnerUp`, the word of `translation` that contains the token with the index `start`.
+        """Return a `RunnerUp` for the word of `translation` that contains the token with the index `start`.
         `change` is (position, token), and `translation` is the best translation with `token` at `position`.
         """
         position, token = change

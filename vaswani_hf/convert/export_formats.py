@@ -1,5 +1,5 @@
-"""Defines `ExportFormat`, the class `Expressible` for the configs that a format supports, and the class
-`Engine` that runs an exported folder.
+"""Defines the class `ExportFormat` and its parts. `Expressible` describes the configs that a format supports.
+`Engine` runs an exported folder.
 
 A file that defines a format imports the library of the format inside a function, because the library is
 perhaps not installed.

@@ -114,8 +114,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
         """Yield the windows of an epoch from the stream position `start` on, as (start position, pairs)."""
         source_tokens, target_tokens = self._budgets
-        # A sentence pair takes two shares of a batch: source length / `source_tokens`, and target length /
-        # `target_tokens`. Multiply both shares of a sentence pair by `source_tokens * target_tokens`, so that
+        # A sentence pair uses a fraction of each of the two budgets: source length / `source_tokens`, and
+        # target length / `target_tokens`. Multiply both fractions by `source_tokens * target_tokens`, so that
         # the size of the sentence pair is an integer. The size of a sentence pair is the larger of two
         # products: source length * `target_tokens`, and target length * `source_tokens`. A batch is full when
         # the sum of the pair sizes is about `source_tokens * target_tokens`. With floating-point sizes,

@@ -38,7 +38,7 @@ from .trees import CLOSE, OPEN, WORD, Tree
 
 Item = TypeVar("Item")
 
-# The number of examples in each of two splits: the validation split and the test split.
+# The number of examples in the validation split. The test split has the same number of examples.
 NUMBERS_HELD_OUT = 1000
 TREES_HELD_OUT = 1000
 
@@ -402,8 +402,8 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     pending = [_draw(_STARTS, generator)]
     while pending:
         # Draw the letter `s` or `p` (singular or plural) for every grammar symbol, even for a symbol without
-        # the placeholder `~`. If letters were drawn only for symbols with `~`, the corpus would differ from
-        # the corpus of the published scores.
+        # the placeholder `~`. Otherwise, the sequence of random numbers would change, and the corpus would
+        # not be the corpus of the published scores.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)

@@ -15,7 +15,7 @@ _LINE = re.compile(
     r'"(?P<string>(?:[^"\\]|\\.)*)"\s*)?'
 )
 # Maps each kind of field in a gettext catalogue, such as "msgid", to the kinds that the previous field can
-# have. The empty kind "" means that there is no previous field, so the field can come first in the catalogue.
+# have. If "" is in the tuple, the field can be the first field of the catalogue.
 _PREVIOUS = {
     "msgctxt": ("", "msgstr"),
     "msgid": ("", "msgstr", "msgctxt"),

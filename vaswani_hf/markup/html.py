@@ -286,8 +286,7 @@ def _set_is_kept(tokens: Sequence[_Token]) -> None:
 
 def _with_kept_tokens_joined(tokens: Sequence[_Token]) -> list[_Token]:
     """Join the tokens of each untranslated element to one token. The joined token ends before an inner
-    element with `translate="yes"`. The untranslated tokens after an inner element with `translate="yes"` are
-    also joined to one token.
+    element with `translate="yes"`. A second joined token begins after the inner element.
     """
     joined = []
     i = 0

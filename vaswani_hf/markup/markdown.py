@@ -166,7 +166,9 @@ class _PlaceFinder:
         return place
 
     def _find_line(self, line: str, first: int, end: int) -> _LinePart | None:
-        """Search `line` in the lines `first` to `end - 1` of the document, from the position `_cursor` on."""
+        """Return the place of the text `line` in the document. Search the lines `first` to `end - 1`, from
+        the position `_cursor` on.
+        """
         for number in range(first, end):
             column = self._cursor[1] if number == self._cursor[0] else 0
             start = self._lines[number].find(line, column)

@@ -658,8 +658,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def _package_class(self) -> type:
-        """The config class of the package: `type(self)`, or its base class if a user has defined
-        `type(self)`.
+        """The config class of the package. If a user has defined `type(self)`, the config class of the
+        package is a base class of `type(self)`.
         """
         name = self.auto_classes["AutoConfig"].partition(".")[2]
         return next(kind for kind in type(self).__mro__ if kind.__name__ == name)

@@ -151,7 +151,7 @@ class VaswaniGeneration(GenerationMixin):
 
     def _pop_strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
         """Remove the arguments of the search from `kwargs`, and return them as `SearchStrategies`. An
-        argument such as `ensemble` overrides the field of the argument `search` with the same name.
+        argument such as `ensemble` replaces the field `ensemble` of the argument `search`.
         """
         strategies = kwargs.pop("search", None) or SearchStrategies()
         if not isinstance(strategies, SearchStrategies):

@@ -145,8 +145,8 @@ class SearchSettings:
     length_penalty_type: Literal["gnmt", "power"] | None = option(
         None,
         "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power",
-        # An error message about the command line must not name None. Without `one_of`, the error message
-        # would list None as a possible value.
+        # Without `one_of`, error messages would list the value None. A user cannot give None on the command
+        # line.
         one_of("gnmt", "power"),
         is_added=True,
     )

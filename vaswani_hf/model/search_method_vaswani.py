@@ -39,9 +39,9 @@ from .processors_vaswani import SentenceLimitCriteria
 from .search_errors_vaswani import NoTranslationError, forbidding_settings
 from .search_strategies_vaswani import SearchStrategies
 
-# Names of the model inputs from which the search can remove the rows of a sentence whose search has ended. If
-# a call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch until the whole
-# search ends.
+# Names of model inputs. If the search of a sentence has ended, the search removes the rows of the sentence
+# from these inputs. If a call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch
+# until the whole search ends.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",

@@ -126,9 +126,8 @@ class Regularizer:
         num_passes (int): The number of forward passes over a batch. The model computes all forward passes in
             one call, on copies of the batch.
         needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
-        needs_encoder_decoder (bool): True for a regulariser that cannot be used for language models. In
-            recipes of language models, the section `training` has no keys for a regulariser with
-            `needs_encoder_decoder`.
+        needs_encoder_decoder (bool): True for a regulariser that cannot be used for language models. Recipes
+            of language models have no keys for this regulariser.
         check (Callable): Raises a ValueError if the regulariser would have no effect.
     """
 

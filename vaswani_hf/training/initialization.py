@@ -107,8 +107,8 @@ def _is_same(name: str, recorded: str) -> bool:
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
     """Return the section `model` of the recipe for a resumed run. `recorded` is the section `model` of the
-    interrupted run. Take from `recorded` the key `init_from`, and the config fields that `model` does not
-    set.
+    interrupted run. The result has the key `init_from` of `recorded`. The result also has the config fields
+    of `recorded` that `model` does not set.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)

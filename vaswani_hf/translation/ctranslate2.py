@@ -444,8 +444,8 @@ class CTranslate2Backend:
     def _best(
         self, hypotheses: list[Hypothesis], is_complete: bool, config: SearchSettings
     ) -> list[Hypothesis]:
-        """Return the best translations, best first. If `is_complete` is False, leave out unfinished beams,
-        because the search stopped before the length limit of the sentence.
+        """Return the best translations, best first. `is_complete` is False if the search stopped before the
+        length limit of the sentence. In this case, leave out unfinished beams.
         """
         if not is_complete:
             hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]
