@@ -55,6 +55,6 @@ def run(options: DemoOptions) -> None:
         server_port=port,
         inbrowser=options.open_browser,
         show_error=True,
-        # Do not print the address again, and do not print the advice to share the page with a public address.
+        # Gradio would print the address again, and would advise the user to make the page public.
         quiet=True,
     )

@@ -84,9 +84,8 @@ class _Writer:
         if node.kind == "close" or (node.kind == "pair" and not node.children):
             return "", ""
         if parent is not self._root and parent.start == parent.end:
-            # If `parent` encloses no words, the closing tag of `parent` comes before the next word, and
-            # before the space in front of the word. Write a space only if the source text has a space before
-            # the node.
+            # If `parent` encloses no words, write the closing tag of `parent` before the next space and the
+            # next word. Write a space only if the source text has a space before the node.
             is_spaced = node.before.isspace() and node is not parent.children[0]
             return " " if is_spaced else "", ""
         return self._spaces_around_wordless(node)

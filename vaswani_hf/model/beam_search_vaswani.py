@@ -244,8 +244,8 @@ class BeamSearch:
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Apply the logits processors, and return the log-probabilities: [N, K, V], or [N, 1, V] with one row
-        for all beams of a sentence. To check for NaN, also return the log-probabilities [N, K or 1] of one
-        token, computed before the logits processors run.
+        for all beams of a sentence. Also return the log-probabilities of one token, [N, K] or [N, 1], from
+        before the logits processors. The caller checks these log-probabilities for NaN.
 
         The log-probability of one token is enough to find NaN. All log-probabilities of a row are NaN if one
         logit is NaN or +inf, or if all logits of the row are -inf.

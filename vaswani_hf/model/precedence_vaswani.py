@@ -13,9 +13,8 @@ setting:
 6. The defaults of `SearchSettings`.
 
 In a generation config, None means that the config does not contain the setting. If a call has a
-`generation_config`, `task_specific_params` and `DEFAULT_SEARCH` are ignored. If an earlier source in the list
-contains `max_new_tokens` or `max_length`, both settings in `task_specific_params` and `DEFAULT_SEARCH` are
-ignored.
+`generation_config`, `task_specific_params` and `DEFAULT_SEARCH` are ignored. If an earlier source contains
+`max_new_tokens` or `max_length`, `task_specific_params` and `DEFAULT_SEARCH` set neither of the two.
 
 `completed_settings` adds the settings of `task_specific_params` and of `DEFAULT_SEARCH` to the arguments of a
 call of the translator. `setting_of` then needs only the sources 1, 2, 4 and 6 of the list above. `generate`
