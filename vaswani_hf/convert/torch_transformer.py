@@ -199,8 +199,8 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The field `key` of `facts` contains the name of a weight. Return the weight, or `default` if the user
-    gave no name. Remove dimensions of size 1 from the weight.
+    """The attribute of `facts` with the name `key` contains the name of a weight. Return the weight, or
+    `default` if the user gave no name. Remove dimensions of size 1 from the weight.
     """
     if getattr(facts, key) is None and default is not None:
         return default

@@ -46,7 +46,9 @@ class TransformersJsEngine(Engine):
 
     @classmethod
     def is_available(cls) -> bool:
-        """Return True if Node.js finds `@huggingface/transformers`, here or through NODE_PATH."""
+        """Return True if Node.js finds the package `@huggingface/transformers` in a folder `node_modules` or
+        in NODE_PATH.
+        """
         if shutil.which("node") is None:
             return False
         return subprocess.run(["node", _SCRIPT, "--check"], capture_output=True).returncode == 0

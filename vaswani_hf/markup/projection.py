@@ -305,9 +305,9 @@ def _enclose(pair: Node, start: int, end: int, free: set[int]) -> None:
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """If `node`, a tag or an atom without words, is inside a pair of tags in `pairs`, move `node` out of the
-    pair. If `node` precedes the pair of tags in the source text, put `node` before the opening tag.
-    Otherwise, put `node` after the closing tag.
+    """`node` is a tag or an atom without words. If `node` is inside a pair of tags in `pairs`, move `node`
+    out of the pair. If `node` precedes the pair of tags in the source text, put `node` before the opening
+    tag. Otherwise, put `node` after the closing tag.
     """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:

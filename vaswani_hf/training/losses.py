@@ -16,11 +16,11 @@ from ..optimization.section import AnyTraining
 from .checkpoints import checkpoints_until
 from .stopping import RunError
 
-# `DivergenceDetector` computes the mean loss of `NUM_STEPS` steps. The detector also ends a run after
-# `NUM_STEPS` consecutive steps above the loose (higher) limit for the loss.
+# `DivergenceDetector` computes the mean loss of `NUM_STEPS` steps. The detector also ends a run if the loss
+# is above the higher limit for `NUM_STEPS` consecutive steps.
 NUM_STEPS = 10
 # `DivergenceDetector` ends the run at the latest after `MOST_STEPS` consecutive steps with a loss above the
-# strict (lower) limit.
+# lower limit.
 MOST_STEPS = 100
 # A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
 # of a uniform guess.
@@ -104,16 +104,14 @@ class DivergenceDetector:
     The loss of a uniform guess over the V tokens of the vocabulary is log V nats per token, with and without
     label smoothing.
 
-    - The strict limit is the lower of two limits for the loss, and applies after the model has learned
-      something (see `LEARNED`). The strict (lower) loss limit is the average of a uniform guess's loss and
-      the lowest mean loss of 10 consecutive steps so far. The loss has exploded if the loss is above the
-      strict (lower) limit for N consecutive steps. N is a tenth of the number of steps of the run, but at
-      least 10 and at most 100.
+    - The lower limit applies after the model has learned something (see `LEARNED`). The lower limit is the
+      average of a uniform guess's loss and the lowest mean loss of 10 consecutive steps so far. The loss has
+      exploded if the loss is above the lower limit for N consecutive steps. N is a tenth of the number of
+      steps of the run, but at least 10 and at most 100.
 
-    - The loose limit is a higher limit for the loss, and applies in all steps. The loose (higher) limit for
-      the loss is twice the larger of two losses: the loss of a uniform guess, and the first loss of the run.
-      A bad initialization can make the first loss large. If the loss is above the loose (higher) limit for 10
-      consecutive steps, the loss has exploded.
+    - The higher limit applies in all steps. The higher limit is twice the larger of two losses: the loss of a
+      uniform guess, and the first loss of the run. A bad initialization can make the first loss large. If the
+      loss is above the higher limit for 10 consecutive steps, the loss has exploded.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. `earlier` lists the mean losses that a resumed run logged before

@@ -45,8 +45,7 @@ _ROW_SCALE = (1 / 127, 128)
 
 
 class Int8Weight(nn.Parameter):
-    """The int8 weight [O, I] of a linear layer. `product` computes the output of the layer from the states
-    and the bias.
+    """The int8 weight [O, I] of a linear layer. `product` computes the output of the layer for given states.
 
     Except for `nn.functional.linear`, all operations on the values of the weight raise an error. Therefore an
     `Int8Weight` cannot be saved, moved, copied or trained. The layer is still an `nn.Linear`, because the
