@@ -31,6 +31,7 @@ from vaswani_hf import (
 )
 from vaswani_hf.checkpoint.loading import load_model
 from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
+from vaswani_hf.model.search_strategies_vaswani import SearchStrategies
 
 PAD, EOS = 1, 2
 TEXTS = [[0, 5, 9, 4, 7, 13, EOS], [0, 6, 3, EOS], [0, 8]]
@@ -208,6 +209,10 @@ GNMT = {"length_penalty_type": "gnmt", "num_beams": 2}
 NO_TRANSLATION = "is for translations and must be left out, but is"
 NO_TYPE = '`length_penalty_type` must be "gnmt" or "power", but is \'x\'.'
 NO_TOKENS = "needs a prompt of tokens, but the prompt is `inputs_embeds`; pass `input_ids`, or another `length_penalty_type`."
+SCORER = SearchStrategies(scorer=lambda *args: None)
+NO_STRATEGY = (
+    "`scorer` of `search` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass `input_ids`."
+)
 
 
 @pytest.mark.parametrize(
@@ -220,6 +225,7 @@ NO_TOKENS = "needs a prompt of tokens, but the prompt is `inputs_embeds`; pass `
         ("ids", {"num_beams": 0}, "`num_beams` must be a positive integer, but is 0."),
         ("embedded", GNMT, f'`length_penalty_type="gnmt"` {NO_TOKENS}'),
         ("embedded", GNMT | {"length_penalty_type": "x"}, NO_TYPE),
+        ("embedded", {"search": SCORER, "num_beams": 2}, NO_STRATEGY),
     ],
 )
 def test_what_a_causal_model_cannot_do_is_refused_by_name(given, settings, message):

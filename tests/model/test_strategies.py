@@ -139,6 +139,11 @@ def test_ensembles_and_phrases_are_strategies_too(model):
         ),
         (
             SearchStrategies(scorer=reward_per_token),
+            {"custom_generate": len},
+            "`scorer` of `search` needs greedy or beam search, but `custom_generate` is given; remove `custom_generate`.",
+        ),
+        (
+            SearchStrategies(scorer=reward_per_token),
             {"num_beams": 1, "prompt_lookup_num_tokens": 2},
             "`scorer` of `search` needs greedy or beam search, but other arguments or settings select the decoding method 'assisted_generation' of transformers; remove these arguments or settings.",
         ),

@@ -68,7 +68,7 @@ from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
 from .phrases_vaswani import check_phrases
 from .precedence_vaswani import setting_of
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
-from .search_method_vaswani import SearchMethod, uses_own_search
+from .search_method_vaswani import SearchMethod, refuse_strategies, uses_own_search
 from .search_strategies_vaswani import SearchStrategies
 
 # The names of the parameters of `GenerationMixin.generate`, such as `streamer`. Search settings, such as
@@ -136,6 +136,7 @@ class VaswaniGeneration(GenerationMixin):
         arguments["logits_processor"] = logits_processor
         arguments["stopping_criteria"] = stopping_criteria
         if arguments.get("custom_generate") is not None:
+            refuse_strategies(strategies, "custom_generate")
             return super().generate(inputs, generation_config, **arguments, **kwargs)
         config, model_kwargs = self._complete_settings(generation_config, kwargs)
         source = inputs if inputs is not None else model_kwargs.pop("input_ids", None)

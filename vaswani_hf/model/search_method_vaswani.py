@@ -2,9 +2,11 @@
 transformers.
 
 This package runs beam search and plain greedy search. transformers runs all other decoding methods, for
-example sampling with one beam. transformers also runs greedy search with a streamer, with
-`return_dict_in_generate`, with logits processors or with stopping criteria, unless the call has an argument,
-such as `ensemble`, that only the search of this package supports. The choice has two steps:
+example sampling with one beam. transformers also runs every search whose prompt is `inputs_embeds`, greedy
+search with a streamer, and greedy search with `return_dict_in_generate`, logits processors or stopping
+criteria. If a call has an argument, such as `ensemble`, that only the search of this package supports, this
+package also runs greedy search with `return_dict_in_generate`, logits processors and stopping criteria. In
+the other cases, such a call is an error. The choice has two steps:
 
 1. `uses_own_search` chooses before the call of `generate` of transformers.
 2. `SearchMethod` chooses between the greedy search of this package and of transformers, because transformers
@@ -58,6 +60,11 @@ def uses_own_search(
     if one argument needs the search of this package, and another argument needs a decoding method of
     transformers. `has_prompt_ids` is False if the prompt consists of embeddings instead of token ids.
     """
+    if strategies.given and not has_prompt_ids:
+        raise InvalidValueError(
+            f"{strategies.given[0]} needs a prompt of tokens, but the prompt is `inputs_embeds`; pass "
+            "`input_ids`."
+        )
     mode = config.get_generation_mode(arguments.get("assistant_model"))
     has_streamer = arguments.get("streamer") is not None
     if mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
@@ -72,11 +79,10 @@ def uses_own_search(
                 "`input_ids`, or another `length_penalty_type`."
             )
         return has_prompt_ids
-    for name, is_given in (("do_sample", config.do_sample), ("streamer", has_streamer)):
-        if strategies.given and is_given:
-            raise InvalidValueError(
-                f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove `{name}`."
-            )
+    if config.do_sample:
+        refuse_strategies(strategies, "do_sample")
+    if has_streamer:
+        refuse_strategies(strategies, "streamer")
     if mode != GenerationMode.GREEDY_SEARCH and strategies.given:
         raise InvalidValueError(
             f"{strategies.given[0]} needs greedy or beam search, but other arguments or settings select "
@@ -85,6 +91,16 @@ def uses_own_search(
     if mode != GenerationMode.GREEDY_SEARCH or has_streamer or not has_prompt_ids:
         return False
     return bool(strategies.given) or not config.return_dict_in_generate
+
+
+def refuse_strategies(strategies: SearchStrategies, name: str) -> None:
+    """Raise an error if a call has an argument that only the search of this package supports. The argument
+    `name` of the call makes transformers use another decoding method.
+    """
+    if strategies.given:
+        raise InvalidValueError(
+            f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove `{name}`."
+        )
 
 
 @dataclass
