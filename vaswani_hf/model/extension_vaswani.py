@@ -205,7 +205,7 @@ def _files_to_save(module_file: str) -> set[str]:
 
 
 def _travelling_modules() -> set[str]:
-    """Return the names of the Python files, without ".py", that the package saves with a checkpoint."""
+    """Return the names of the Python files, without ".py", that the package can save with a checkpoint."""
     return {path.stem for path in Path(__file__).parent.glob("*_vaswani.py")} | {ENTRY}
 
 

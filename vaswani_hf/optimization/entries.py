@@ -2,9 +2,9 @@
 SCHEDULES and REGULARIZERS.
 
 Each optimizer, schedule and regulariser declares its recipe keys as the fields of a settings class. The
-section `training` of a recipe has the keys of all optimizers, schedules and regularisers (see section.py). If
-two optimizers, schedules or regularisers need the same key, their settings classes inherit the key from a
-common base class.
+section `training` of a recipe has the keys of all optimizers and schedules, and of all regularisers that the
+task can use (see section.py). If two optimizers, schedules or regularisers need the same key, their settings
+classes inherit the key from a common base class.
 """
 
 from collections.abc import Callable

@@ -41,7 +41,6 @@ from ..checkpoint.loading import KINDS, check_config, load_model
 from ..checkpoint.results import Results, write_results
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.errors_vaswani import InvalidValueError
-from ..model.extension_vaswani import ENTRY
 from ..model.pretrained_vaswani import VaswaniPreTrainedModel
 from ..model.tokenizing_vaswani import check_tokenizers
 from ..translation.translator import Translator
@@ -56,7 +55,6 @@ REPLACED_FILES: tuple[str, ...] = (
     RECIPE_FILE,
     *UNCHANGED_RECORDS,
     _CODE_FILES,
-    f"{ENTRY}.py",
 )
 # The texts for which `fingerprint` computes tokens and logits.
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")

@@ -1,4 +1,6 @@
-"""Continues an earlier run from its newest undamaged checkpoint, with the same recipe and the same data."""
+"""Finds the newest undamaged checkpoint of an earlier run. Refuses a recipe or data with which the run must
+not continue.
+"""
 
 import os
 from enum import Enum
