@@ -71,7 +71,7 @@ INSIDES = {
     "transformers.exporters.exporter_dynamo": "get_auto_dynamic_shapes",
     "transformers.exporters.exporter_onnx": "OnnxExporter",
     "huggingface_hub.constants": "ENDPOINT HF_HUB_DISABLE_PROGRESS_BARS HF_HUB_DISABLE_XET",
-    "huggingface_hub.utils": "enable_progress_bars filter_repo_objects parse_ratelimit_headers validate_repo_id",
+    "huggingface_hub.utils": "enable_progress_bars parse_ratelimit_headers validate_repo_id",
     "torch._dynamo._trace_wrapped_higher_order_op": "TransformGetItemToIndex",
     "ctranslate2.converters.transformers": """
         BartLoader TransformersConverter architecture_name get_model_spec register_loader set_attention set_common_layers

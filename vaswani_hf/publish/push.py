@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +27,7 @@ from huggingface_hub import (
     snapshot_download,
 )
 from huggingface_hub.errors import RepositoryNotFoundError
-from huggingface_hub.utils import filter_repo_objects, validate_repo_id
+from huggingface_hub.utils import validate_repo_id
 
 from ..checkpoint.files import (
     CARD_FILE,
@@ -223,10 +224,11 @@ def _commit(
     there = [file.rfilename for file in info.siblings or []]
     files = _files_in(folder)
     additions = [CommitOperationAdd(name, folder / name) for name in files]
-    # Keep the files in folders that match `_CODE_FILES`, because `*` also matches a slash, and the code of
-    # this package is in no folder.
-    matching = filter_repo_objects(there, allow_patterns=list(replaced), ignore_patterns=[f"*/{_CODE_FILES}"])
-    deletions = [CommitOperationDelete(name) for name in matching if name not in files]
+    deletions = [
+        CommitOperationDelete(name)
+        for name in there
+        if name not in files and any(_matches(name, pattern) for pattern in replaced)
+    ]
     # Do not use `upload_folder`. After a failed commit, `upload_folder` would upload the files in several
     # commits. `upload_folder` would also make every pull request a draft.
     return api.create_commit(
@@ -237,6 +239,13 @@ def _commit(
         revision=destination.revision,
         create_pr=destination.create_pr,
     )
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return True if the file `name` matches `pattern`. A pattern without a slash, such as `*_vaswani.py`,
+    matches no file in a folder of the repository.
+    """
+    return fnmatch(name, pattern) and ("/" in pattern or "/" not in name)
 
 
 def _files_in(folder: Path) -> list[str]:
