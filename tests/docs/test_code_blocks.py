@@ -30,7 +30,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES += sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED | BUILT)
 # The commands of these pages train or push several times, or start several processes. Other tests run each of
 # these commands.
-SLOW = {"ablation.md", "private_pushes.md", "several_processes.md"}
+SLOW = {"ablation.md", "distill.md", "own_attention.md", "private_pushes.md", "several_processes.md"}
 # A page that has this command makes the checkpoint of the quick start itself. All other pages find the
 # checkpoint.
 QUICK_START = re.compile(r"^vaswani train numbers$", re.MULTILINE)

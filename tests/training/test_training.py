@@ -63,7 +63,13 @@ def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(run, fin
 
 
 @pytest.mark.parametrize(
-    "extra", ["", f"--bpe_dropout=0.2 {AUGMENT}", "--streaming=true", f"--streaming=true {AUGMENT}"]
+    "extra",
+    [
+        "",
+        f"--bpe_dropout=0.2 {AUGMENT}",
+        pytest.param("--streaming=true", marks=pytest.mark.slow),
+        f"--streaming=true {AUGMENT}",
+    ],
 )
 def test_a_resumed_run_ends_with_exactly_the_weights_of_an_uninterrupted_one(run, whole, extra):
     expected = whole(extra)
