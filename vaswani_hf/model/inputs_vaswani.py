@@ -15,7 +15,7 @@ for `generate`. Each field has a type, a default and metadata:
 The dataclass fields in this file define the options of the command line, of `Translator` and of the pipeline.
 The same fields define the section `decoding` of a recipe, and the tables of options in the manual. To add an
 option, add a field and the code that uses the option. To give a command the new option, also add a line with
-`translation_option` to the options class of the command.
+`translation_option` to the options class of the command. CONTRIBUTING.md lists all further places.
 
 This file imports neither torch nor transformers, because the command `vaswani` reads its arguments before the
 slow import of torch and transformers.

@@ -57,7 +57,7 @@ def _flops_lines(plan: Plan) -> list[str]:
         getattr(found, unit) for found in (flops.counted, flops.counted_at_max_length, flops.paper)
     )
     return [
-        f"FLOPs of a {unit:<4}   {counted:>15.2e}  matrix products, forward and backward, for sentences of "
+        f"FLOPs of a {unit:<4}   {counted:>15.2e}  matrix products, also of the optimizer, for sentences of "
         f"{flops.mean_length} tokens (assumed); {at_most:.2e} for sentences of `data.max_length` = "
         f"{flops.max_length}",
         f"  by the paper    {paper:>15.2e}  {steps}{flops.paper.seconds_of_a_step:.3g} s x "
