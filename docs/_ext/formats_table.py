@@ -11,6 +11,7 @@ from vaswani_hf.convert.export_formats import ALL_FIELDS, FIELDS_OF_TRAINING, Ex
 from vaswani_hf.convert.import_formats import ImportFormat
 from vaswani_hf.convert.importing import IMPORT_FORMATS
 from vaswani_hf.model.configuration_vaswani import VaswaniConfig
+from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS
 from vaswani_hf.version import install_command
 
 
@@ -24,6 +25,7 @@ def _section(entry: ExportFormat) -> str:
     free = expressible.fields - FIELDS_OF_TRAINING
     limited = set(expressible.limits) - free
     fixed = ALL_FIELDS - free - limited - FIELDS_OF_TRAINING
+    supported = set(DECODING_SETTINGS if entry.settings is None else entry.settings.names)
     lines = [f"## Export to {expressible.title}", "", f"The value of `--format` is `{entry.name}`.", ""]
     if entry.libraries:
         lines += ["Install the libraries:", "", "```text", install_command(entry.name), "```", ""]
@@ -36,6 +38,7 @@ def _section(entry: ExportFormat) -> str:
         f"| fields of the config that may have any value | {_fields(free)} |",
         f"| fields of the config that may have only certain values | {_fields(limited)} |",
         f"| fields of the config that must have their default | {_defaults(fixed)} |",
+        f"| search settings that the format does not support | {_fields(set(DECODING_SETTINGS) - supported)} |",
         "",
     ]
     return "\n".join(lines)

@@ -1,10 +1,11 @@
-"""The search settings of a generation config that another engine does not support."""
+"""The search settings of a generation config that a format does not support."""
 
 import pytest
+from sentences import refused
 from transformers import GenerationConfig
 
-from vaswani_hf.checkpoint.search_settings import unsupported_settings
-from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS
+from vaswani_hf.checkpoint.search_settings import SupportedSettings
+from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS, NEUTRAL_SETTINGS
 
 IDLE = {
     "eos_token_id": 2,
@@ -24,6 +25,7 @@ IDLE = {
     [
         (IDLE, {}),
         (DECODING_SETTINGS, {}),
+        (NEUTRAL_SETTINGS, {}),
         ({"num_beams": 5, "length_penalty": 0.6}, {}),
         (
             {"num_beams": 5, "length_penalty_type": "gnmt", "no_repeat_ngram_size": 3},
@@ -34,10 +36,41 @@ IDLE = {
             {"unknown_setting": [1], "forced_bos_token_id": 4},
         ),
     ],
-    ids=["without effect", "defaults", "supported", "of this package", "others"],
+    ids=["without effect", "defaults", "neutral", "supported", "of this package", "others"],
 )
 def test_settings_with_an_effect_are_found(settings, unsupported):
+    supported = SupportedSettings("the engine", ("num_beams", "length_penalty"))
+    assert supported.unsupported(config_with(settings)) == unsupported
+
+
+def config_with(settings):
     config = GenerationConfig()
-    for name, value in settings.items():
-        setattr(config, name, value)
-    assert unsupported_settings(config, {"num_beams", "length_penalty"}) == unsupported
+    vars(config).update(settings)
+    return config
+
+
+MESSAGE = "{} in the generation config, which the engine cannot express: {}; remove such settings from "
+REMEDY = "generation_config.json, or choose another format."
+REFUSED = MESSAGE.format("`top_h` is 1, `coverage_penalty` is 0.3", "its search lacks such settings")
+LEFT_OUT = MESSAGE.format("`early_stopping` is True", "its search never stops early")
+BOTH = {"early_stopping": True, "top_h": 1, "coverage_penalty": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("settings", "left_out", "error", "warning"),
+    [
+        ({"num_beams": 5}, (), None, None),
+        ({"num_beams": 5, **BOTH}, ("early_stopping", "length_penalty"), REFUSED, None),
+        ({"num_beams": 5, "early_stopping": True}, ("early_stopping",), None, LEFT_OUT),
+        ({"num_beams": 5, "early_stopping": True}, None, None, LEFT_OUT),
+    ],
+    ids=["supported", "refused", "left out", "all left out"],
+)
+def test_other_settings_are_refused_or_named_in_one_warning(settings, left_out, error, warning, caplog):
+    supported = SupportedSettings("the engine", ("num_beams",), left_out, "its search never stops early")
+    if error is None:
+        supported.check(config_with(settings))
+    else:
+        with refused(error + REMEDY):
+            supported.check(config_with(settings))
+    assert [record.getMessage() for record in caplog.records] == ([warning + REMEDY] if warning else [])

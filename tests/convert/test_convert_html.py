@@ -472,7 +472,7 @@ def test_settings_that_the_page_cannot_express_are_refused(tiny_checkpoint, tmp_
     folder = tiny_checkpoint()
     path = folder / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"min_new_tokens": 3}))
-    message = "`min_new_tokens` of the generation config is 3, which HTML cannot express: the search of the"
+    message = "`min_new_tokens` is 3 in the generation config, which HTML cannot express: its search"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         export(folder, tmp_path / "out", "html")
 

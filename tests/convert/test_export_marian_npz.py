@@ -165,7 +165,7 @@ def test_settings_that_the_search_lacks_give_a_warning(checkpoint, tmp_path, cap
     (message,) = [record.getMessage() for record in caplog.records]
     replaced = set(re.findall(r"`(\w+)`", message))
     assert replaced == search.keys() - {"num_beams", "length_penalty", "max_length_a"}
-    assert all(f"`{name}` {search[name]!r}" in message for name in replaced)
+    assert all(f"`{name}` is {search[name]!r}" in message for name in replaced)
     settings = yaml.safe_load((tmp_path / "marian" / "decoder.yml").read_text())
     assert (settings["beam-size"], settings["normalize"], settings["max-length-factor"]) == (3, 0.6, 3.0)
 
@@ -185,7 +185,7 @@ def test_a_search_setting_without_a_counterpart_is_refused(checkpoint, tmp_path,
     folder = checkpoint()
     write_search(folder, {"num_beams": 4, "length_penalty_type": "gnmt", **settings})
     ((name, value),) = settings.items()
-    message = f"`{name}` of the generation config is {value!r}, which Marian (C++) cannot express: the search"
+    message = f"`{name}` is {value!r} in the generation config, which Marian (C++) cannot express: its search"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         export(folder, tmp_path / "marian", "marian_npz")
     assert not (tmp_path / "marian").exists()

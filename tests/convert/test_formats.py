@@ -1,7 +1,10 @@
-"""A new export format needs one file and one line in the table, and refuses new fields of the config."""
+"""A new export format needs one file and one line in the table, and refuses new fields of the config. A new
+setting of the search is refused or named in a warning.
+"""
 
 import dataclasses
 import errno
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +12,9 @@ import torch
 from factories import tiny_config, tiny_model
 from safetensors.torch import load_file
 from sentences import refused
+from transformers import GenerationConfig
 
+from vaswani_hf.checkpoint.search_settings import SupportedSettings
 from vaswani_hf.convert.comparison import largest_difference_of_rows, log_probs_of, sample_batch, sample_ids
 from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import EXPORT_FORMATS, export
@@ -21,6 +26,7 @@ from vaswani_hf.convert.onnx import ONNX
 from vaswani_hf.model.checks_vaswani import Rule, is_int
 from vaswani_hf.model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig
 from vaswani_hf.model.loss_vaswani import EXCLUDED_LOGIT
+from vaswani_hf.settings.sections import PAPER_SEARCH
 
 
 def write_embeddings(model, tokenizers, folder, quantization):
@@ -37,6 +43,7 @@ EMBEDDINGS = ExportFormat(
         frozenset(VaswaniConfig.__annotations__) - {"attention_bias"},
         {"norm_position": one_of("norm_position", ("post",), "it has no other order")},
     ),
+    settings=SupportedSettings("the toy format", ()),
     export=write_embeddings,
     engine=TranslatorEngine,
     quantizations=("float16",),
@@ -125,6 +132,48 @@ def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(monk
     )
     with refused(message):
         expressible.refuse_others(config)
+
+
+def test_a_new_format_refuses_settings_that_it_cannot_express(folder, tmp_path):
+    path = folder()
+    GenerationConfig(num_beams=5).save_pretrained(path)
+    message = "`num_beams` is 5 in the generation config, which the toy format cannot express: "
+    with pytest.raises(ValueError, match=f"^{message}"):
+        export(path, tmp_path / "out", "embeddings")
+    assert not (tmp_path / "out").exists()
+
+
+# What each format does with the search of the paper and a new setting. None: the folder has all settings.
+NEW = "`new_setting` is 0.5"
+LIMIT = "`max_length_a` is 1.0, `max_length_b` is 50"
+SCORE = "`length_penalty` is 0.6, `length_penalty_type` is 'gnmt'"
+SETTINGS_OF_FORMATS = {
+    "marian": ("warns", f"`length_penalty_type` is 'gnmt', {LIMIT}, {NEW}"),
+    "marian_npz": ("refuses", NEW),
+    "ctranslate2": (None, NEW),
+    "onnx": (None, None),
+    "transformers_js": ("warns", f"`num_beams` is 4, {SCORE}, {LIMIT}, {NEW}"),
+    "argos": ("warns", f"`num_beams` is 4, {SCORE}, {LIMIT}, {NEW}"),
+    "html": ("refuses", NEW),
+}
+
+
+@pytest.mark.parametrize("name", EXPORT_FORMATS)
+def test_a_new_setting_is_refused_or_named_until_the_format_supports_it(name, caplog):
+    model = tiny_model()
+    vars(model.generation_config).update(PAPER_SEARCH, new_setting=0.5)
+    answer, settings = SETTINGS_OF_FORMATS[name]
+    if answer is None:
+        assert EXPORT_FORMATS[name].settings is None
+        return
+    title = EXPORT_FORMATS[name].expressible.title
+    message = f"{settings} in the generation config, which {title} cannot express: "
+    if answer == "refuses":
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            EXPORT_FORMATS[name].check(model)
+    else:
+        EXPORT_FORMATS[name].check(model)
+        assert [record.getMessage()[: len(message)] for record in caplog.records] == [message]
 
 
 def test_sample_inputs_use_existing_tokens_and_positions_only():

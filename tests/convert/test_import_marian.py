@@ -283,7 +283,7 @@ def test_an_unknown_activation_is_refused(tmp_path, vaswani, name):
 
 
 @pytest.mark.parametrize("name", ["onnx", "transformers_js", "argos", "html"])
-def test_exports_that_no_import_reads_are_refused(tmp_path, vaswani, name):
+def test_exports_that_no_import_reads_are_refused(tmp_path, vaswani, name, repo_id):
     entry = EXPORT_FORMATS[name]
     file = tmp_path / "exported" / entry.main_file.replace("*", "model")
     file.parent.mkdir(parents=True)
@@ -291,11 +291,16 @@ def test_exports_that_no_import_reads_are_refused(tmp_path, vaswani, name):
     if entry.model_type is not None:
         (tmp_path / "exported" / "config.json").write_text(json.dumps({"model_type": entry.model_type}))
     code, _, error = vaswani("import", tmp_path / "exported", tmp_path / "ours")
-    assert (code, error) == (
-        1,
-        f"'{tmp_path / 'exported'}' is an export to {entry.expressible.title}, and models in this format "
-        "cannot be imported; use the checkpoint from which the export was made.",
+    message = (
+        f" is an export to {entry.expressible.title}, and models in this format cannot be imported; use the "
+        "checkpoint from which the export was made."
     )
+    assert (code, error) == (1, f"'{tmp_path / 'exported'}'{message}")
+    if name == "onnx":
+        HfApi().create_repo(repo_id)
+        HfApi().upload_folder(repo_id=repo_id, folder_path=tmp_path / "exported")
+        code, _, error = vaswani("import", repo_id, tmp_path / "ours")
+        assert (code, error) == (1, f"'{repo_id}'{message}")
     # A repository of OPUS-MT can contain both the weights and an export.
     (tmp_path / "exported" / "pytorch_model.bin").touch()
     code, _, error = vaswani("import", tmp_path / "exported", tmp_path / "ours")

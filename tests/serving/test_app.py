@@ -9,11 +9,13 @@ import factories
 import pytest
 import torch
 from libretranslatepy import LibreTranslateAPI
+from sentences import refused
 from test_engine import Recorded, wait_until
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
 from vaswani_hf.markup import translate_markup
 from vaswani_hf.model.glossary_vaswani import read_glossary
+from vaswani_hf.serving.schema import TranslationsRequest
 from vaswani_hf.serving.service import Service
 
 LINES = ["der Hund läuft.", "zwei nein\nÖl", "  3. Mai ", "weiß größer. eins", "ja? nein", "日本"]
@@ -278,6 +280,16 @@ def test_v1_constraints(client):
 def test_wrong_v1_fields(client, fields, message):
     answer = client.post("/v1/translations", json=fields)
     assert (answer.status_code, answer.json()) == (400, {"error": message})
+
+
+def test_a_new_field_is_refused_with_documents_until_the_list_has_it():
+    class WiderRequest(TranslationsRequest):
+        new: bool = False
+
+    for format, is_new in (("text", True), ("html", False)):
+        WiderRequest.load({"text": "x", "format": format, "new": is_new})
+    with refused("`new` must be left out with `format` html."):
+        WiderRequest.load({"text": "x", "format": "html", "new": True})
 
 
 def test_documents(client, copier):

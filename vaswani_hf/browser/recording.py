@@ -22,7 +22,7 @@ from transformers import GenerationConfig, LogitsProcessor
 from ..model.beams_vaswani import Candidates, exists
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.length_limits_vaswani import TRANSFORMERS_LIMIT, max_new_tokens_of
-from ..model.precedence_vaswani import config_with, setting_of
+from ..model.precedence_vaswani import config_of_call, setting_of
 from ..model.search_strategies_vaswani import (
     PenaltyScorer,
     RunningSearch,
@@ -215,8 +215,7 @@ class ProcessorRecorder(LogitsProcessor):
         return setting_of(name, self.settings, self.generation_config)
 
     def _limit(self) -> int:
-        names = ("max_new_tokens", "max_length")
-        config = config_with(names, self.settings, self.generation_config)
+        config = config_of_call(self.settings, self.generation_config)
         # In the search of transformers, the length limit does not depend on the source length.
         return max_new_tokens_of(config, 0, self.prompt_length, default=TRANSFORMERS_LIMIT)
 

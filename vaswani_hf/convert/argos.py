@@ -32,12 +32,13 @@ from huggingface_hub import ModelCardData
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE, write_whole
+from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
 from ..checkpoint.tokenizers import Tokenizers, read_json, read_json_object
 from ..model.tokenizing_vaswani import languages_of, tags_of
 from ..translation.ctranslate2_files import MODEL_FILE
 from .ctranslate2_format import CTRANSLATE2
 from .ctranslate2_limits import EXPRESSIBLE
-from .export_formats import Engine, ExportFormat, Expressible, NotExpressibleError
+from .export_formats import Engine, ExportFormat, Expressible
 from .sentencepiece_models import sentencepiece_model, without_foreign_mark
 
 _VERSION = "1.0"
@@ -201,6 +202,7 @@ ARGOS = ExportFormat(
     main_file="*.argosmodel",
     library_name="argostranslate",
     expressible=Expressible("Argos Translate", EXPRESSIBLE.fields, EXPRESSIBLE.limits),
+    settings=SupportedSettings("Argos Translate", (), left_out=None, search="it has its own search settings"),
     export=export_argos,
     libraries=("ctranslate2", "sentencepiece"),
     quantizations=CTRANSLATE2.quantizations,

@@ -231,7 +231,7 @@ class _Certification:
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
             try:
-                entry.expressible.refuse_others(checkpoint.model.config)
+                entry.check(checkpoint.model)
                 beam_counts = entry.engine.beam_counts(self.num_beams)
                 searches = [self.expected(num_beams, entry.engine.search) for num_beams in beam_counts]
                 # Do not count the time in which the checkpoint itself translates the test set.

@@ -35,6 +35,8 @@ CTRANSLATE2 = ExportFormat(
     main_file="model.bin",
     library_name="ctranslate2",
     expressible=EXPRESSIBLE,
+    # `CTranslate2Backend` checks the search settings of the exported folder.
+    settings=None,
     export=_export,
     libraries=("ctranslate2",),
     quantizations=("float32", "int8", "int16", "float16", "bfloat16"),

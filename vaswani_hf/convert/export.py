@@ -104,7 +104,7 @@ def export(
     with new_folder(Path(output)) as folder:
         data = card_data(entry, model_name_or_path, source_language, target_language)
         checkpoint = load_checkpoint(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
-        entry.expressible.refuse_others(checkpoint.model.config)
+        entry.check(checkpoint.model)
         compared = write_model(entry, checkpoint, folder, quantization)
         _copy_file(LICENSE_FILE, checkpoint.folder, folder)
         if entry.describe is not None and data is not None:

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from huggingface_hub import ModelCardData
-from transformers import GenerationConfig
 
 from ..checkpoint.files import CARD_FILE, write_whole
-from ..checkpoint.search_settings import unsupported_settings
+from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
 from ..checkpoint.tokenizers import Tokenizers
 from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
-from ..model.errors_vaswani import InvalidValueError
+from ..model.inputs_vaswani import BEAM_SEARCH_SETTINGS, NEUTRAL_SETTINGS
 from ..model.segment_search_vaswani import batches_by_length
 from ..model.translator_vaswani import BaseTranslator
 from ..settings.sections import TRAINING_ONLY_FIELDS
@@ -34,12 +33,7 @@ FIELDS_OF_TRAINING = frozenset([*TRAINING_ONLY_FIELDS, "initializer_range"])
 ALL_FIELDS = frozenset(CONFIG_FIELDS)
 
 # The settings of a beam search that divides the score by the length, as transformers and Marian do.
-SCORE_PER_TOKEN: Mapping[str, Any] = {
-    "length_penalty": 1.0,
-    "length_penalty_type": "power",
-    "coverage_penalty": 0.0,
-    "early_stopping": False,
-}
+SCORE_PER_TOKEN: Mapping[str, Any] = {name: NEUTRAL_SETTINGS[name] for name in BEAM_SEARCH_SETTINGS}
 
 # The maximum number of tokens in a batch: the source tokens plus the target tokens.
 _TOKENS_PER_BATCH = 4096
@@ -58,12 +52,6 @@ def needs_start_token(config: VaswaniConfig) -> str | None:
 def needs_end_token(config: VaswaniConfig) -> str | None:
     """Return why the format refuses a config without an end token, or None if the config has an end token."""
     return "the search of the format needs an end token" if config.eos_token_id is None else None
-
-
-class NotExpressibleError(InvalidValueError):
-    """Raised if the chosen format cannot express a part of a checkpoint, such as its config or its
-    tokenizer.
-    """
 
 
 @dataclass(frozen=True)
@@ -99,15 +87,6 @@ class Expressible:
                 raise NotExpressibleError(
                     f"`{name}` is {value!r}, which {self.title} cannot express: {reason}."
                 )
-
-
-def refuse_other_settings(config: GenerationConfig, supported: Collection[str], title: str) -> None:
-    """Raise a NotExpressibleError for a search setting outside `supported`. `title` names the format."""
-    for name, value in unsupported_settings(config, supported).items():
-        raise NotExpressibleError(
-            f"`{name}` of the generation config is {value!r}, which {title} cannot express: the search of the "
-            "format has no such setting; remove the setting from generation_config.json."
-        )
 
 
 class Export(Protocol):
@@ -227,6 +206,8 @@ class ExportFormat:
             format.
         library_name (str): The library that reads the format, for the model card.
         expressible (Expressible): Describes which configs the format supports.
+        settings (SupportedSettings, optional): Describes which search settings the format supports. None if
+            the exported folder contains all search settings of the checkpoint.
         export (Export): The function that writes a model.
         engine (type): The class that runs an exported folder.
         libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
@@ -247,6 +228,7 @@ class ExportFormat:
     main_file: str
     library_name: str
     expressible: Expressible
+    settings: SupportedSettings | None
     export: Export
     engine: type[Engine]
     libraries: tuple[str, ...] = ()
@@ -257,6 +239,14 @@ class ExportFormat:
     needs_languages: bool = False
     certified: tuple[str | None, ...] = (None,)
     model_type: str | None = None
+
+    def check(self, model: Any) -> None:
+        """Raise a NotExpressibleError if the format does not support the config or the search settings of a
+        model. Log a warning about search settings that the export leaves out.
+        """
+        self.expressible.refuse_others(model.config)
+        if self.settings is not None:
+            self.settings.check(model.generation_config)
 
 
 def write_card(

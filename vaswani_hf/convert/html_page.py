@@ -27,14 +27,16 @@ import torch
 from huggingface_hub import ModelCardData
 from safetensors.torch import save
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..browser.page import fill_page, json_in_script, view_script, view_style
 from ..checkpoint.files import write_whole
+from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
 from ..checkpoint.tokenizers import Tokenizers, is_tree_tokenizer
 from ..model import text_rules_vaswani as text_rules
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
+from ..model.inputs_vaswani import NEUTRAL_SETTINGS
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.precedence_vaswani import DEFAULT_SEARCH
 from ..settings.names import alternatives
@@ -43,11 +45,9 @@ from .export_formats import (
     ExportFormat,
     Expressible,
     Limit,
-    NotExpressibleError,
     needs_end_token,
     needs_start_token,
     one_of,
-    refuse_other_settings,
     write_card,
 )
 from .html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
@@ -68,20 +68,11 @@ _TITLE = "HTML"
 _ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh")
 _NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend")
 _POSITIONS = ("sinusoidal", "learned", "none")
-# The search settings that the page supports, with their defaults.
-_SEARCH: dict[str, Any] = {
-    "num_beams": DEFAULT_SEARCH["num_beams"],
-    "num_return_sequences": 1,
-    "length_penalty": 1.0,
-    "length_penalty_type": "power",
-    "coverage_penalty": 0.0,
-    "early_stopping": False,
-    "no_repeat_ngram_size": 0,
-    "max_length": None,
-    "max_new_tokens": None,
-    "max_length_a": None,
-    "max_length_b": None,
-}
+# The search settings that the page supports.
+_SETTINGS = """
+    num_beams num_return_sequences length_penalty length_penalty_type coverage_penalty early_stopping
+    no_repeat_ngram_size max_length max_new_tokens max_length_a max_length_b
+""".split()
 # The number of random texts on which the export compares the tokenizers, and the maximum length of a text in
 # tokens.
 _NUM_TEXTS = 50
@@ -100,14 +91,13 @@ def export_html(
     with the outputs of the model and the tokenizers.
     """
     assert tokenizers is not None
-    generation = _generation_settings(model)
     model = with_scaled_dot(model).float()
     is_int8 = quantization != "float32"
     source, target = tokenizers
     settings = {
         "name": "{{model}}",
         "config": {name: getattr(model.config, name) for name in sorted(SCALED_DOT_FIELDS | _LIMITS.keys())},
-        "generation": generation,
+        "generation": _generation_settings(model.generation_config),
         "start_token_id": decoder_start_token_id(model.config),
         "end_token_ids": eos_token_ids(model.config),
         "excluded_token_id": model.excluded_class(0.0, None),
@@ -142,15 +132,11 @@ def _joined(names: Any) -> str:
     return "\n\n".join(texts) + "\n"
 
 
-def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
-    """Return the search settings. Raise a NotExpressibleError for an unsupported setting."""
-    config = model.generation_config
-    refuse_other_settings(config, _SEARCH, _TITLE)
-    settings = {}
-    for name, default in _SEARCH.items():
-        value = getattr(config, name, None)
-        settings[name] = default if value is None else value
-    return settings
+def _generation_settings(config: GenerationConfig) -> dict[str, Any]:
+    """Return the search settings of the page, with their values."""
+    defaults = NEUTRAL_SETTINGS | {"num_beams": DEFAULT_SEARCH["num_beams"]}
+    settings = defaults | {name: value for name, value in vars(config).items() if value is not None}
+    return {name: settings[name] for name in _SETTINGS}
 
 
 def page_text_rules() -> dict[str, Any]:
@@ -379,6 +365,7 @@ _LIMITS: dict[str, Limit] = {
 HTML = ExportFormat(
     name="html",
     expressible=Expressible(_TITLE, SCALED_DOT_FIELDS, _LIMITS),
+    settings=SupportedSettings(_TITLE, _SETTINGS),
     export=export_html,
     quantizations=("int8", "float32"),
     needs_tokenizers=True,

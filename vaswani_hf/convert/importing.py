@@ -43,6 +43,7 @@ from .joeynmt import JOEYNMT
 from .marian import MARIAN, MARIAN_MT
 from .marian_npz import MARIAN_NPZ_IMPORT
 from .marian_npz_export import MARIAN_NPZ
+from .onnx import ONNX
 from .opennmt import OPENNMT_PY
 from .sockeye import SOCKEYE
 from .tensor2tensor import TENSOR2TENSOR
@@ -180,7 +181,8 @@ def _local_path(source: str | os.PathLike, format: str | None) -> Path:
         return Path(source)
     entries = IMPORT_FORMATS.values() if format is None else [IMPORT_FORMATS[format]]
     files = sorted({pattern for entry in entries for pattern in entry.files})
-    return checkpoint_folder(source, option="source", files=[*files, CARD_FILE, CONFIG_FILE])
+    # `_refuse_other_folders` recognises an export to ONNX by this file, which contains no weights.
+    return checkpoint_folder(source, option="source", files=[*files, CARD_FILE, CONFIG_FILE, ONNX.main_file])
 
 
 def _refuse_other_folders(path: Path, source: str | os.PathLike) -> None:

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
-from transformers.utils import logging
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE, DamagedFileError
 from ..checkpoint.loading import load_with_report, refuse_load_faults
+from ..checkpoint.search_settings import SupportedSettings
 from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
@@ -54,8 +54,6 @@ from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
 from .weights import POSITION_TABLES, WeightNames, same_names, to_halves, to_interleaved
 from .word_tokenizers import SpecialTokens, tokenizer_pair
-
-logger = logging.get_logger(__name__)
 
 _SAME_FIELDS = """
     vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads
@@ -212,22 +210,14 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 def _generation_config(
     config: GenerationConfig, num_positions: int, excludes_padding: bool
 ) -> GenerationConfig:
-    """Return a copy without the settings that transformers does not support, and log a warning with the
-    removed settings. If `excludes_padding` is True, the returned config forbids `<pad>` in translations.
+    """Return a copy without the settings that transformers does not support. If `excludes_padding` is True,
+    the returned config forbids `<pad>` in translations.
     """
-    settings = config.to_dict()
-    removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
-    left_out = [f"{name}={value}" for name, value in removed.items() if value not in (None, 0, "power")]
+    settings = {name: value for name, value in config.to_dict().items() if name not in ADDED_SETTINGS}
     if settings.get("max_length") is None and settings.get("max_new_tokens") is None:
         settings["max_length"] = num_positions
     if excludes_padding:
         settings["bad_words_ids"] = [*(settings.get("bad_words_ids") or []), [settings["pad_token_id"]]]
-    if left_out:
-        logger.warning(
-            f"The search of transformers does not support {', '.join(left_out)}. For the MarianMT "
-            "checkpoint, the search divides scores by a power of the length, and uses the same length "
-            "limit for all sentences."
-        )
     return GenerationConfig.from_dict(settings)
 
 
@@ -379,6 +369,12 @@ MARIAN = ExportFormat(
     main_file=WEIGHTS_FILE,
     library_name="transformers",
     expressible=EXPRESSIBLE,
+    settings=SupportedSettings(
+        EXPRESSIBLE.title,
+        vars(GenerationConfig()),
+        left_out=None,
+        search="its search divides scores by a power of the length, and has one length limit for all sentences",
+    ),
     export=export_marian,
     engine=MarianEngine,
     model_type="marian",

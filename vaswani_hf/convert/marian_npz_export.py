@@ -38,11 +38,11 @@ import numpy
 import torch
 import yaml
 from transformers import GenerationConfig, PreTrainedTokenizerFast
-from transformers.utils import logging
 
-from ..checkpoint.search_settings import unsupported_settings
+from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
 from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
+from ..model.inputs_vaswani import BEAM_SEARCH_SETTINGS, LENGTH_SETTINGS
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.precedence_vaswani import DEFAULT_SEARCH
@@ -56,7 +56,6 @@ from .export_formats import (
     Limit,
     needs_start_token,
     one_of,
-    refuse_other_settings,
 )
 from .import_formats import ReadOptions
 from .marian import shared_by_heads
@@ -75,8 +74,6 @@ from .marian_process import lines_of, marian_difference, marian_log_probs, run_m
 from .simplify import SCALED_DOT_FIELDS, SCALED_DOT_LIMITS, with_scaled_dot
 from .weights import to_halves
 
-logger = logging.get_logger(__name__)
-
 _MODEL_FILE, _DECODER_FILE = "model.npz", "decoder.yml"
 _JOINT_VOCABULARY = "vocab.yml"
 _VOCABULARIES = ("source.vocab.yml", "target.vocab.yml")
@@ -85,15 +82,6 @@ _MARIAN_ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVA
 _POSITIONS = ("sinusoidal", "learned", "none")
 # The version of Marian with which the tests run exported models.
 _VERSION = "1.12.42"
-# The search settings for which Marian supports every value.
-_SETTINGS = frozenset("num_beams length_penalty max_length_a".split())
-# The search settings for which Marian has only a similar setting.
-_REPLACED = frozenset(
-    """
-    length_penalty_type coverage_penalty early_stopping max_new_tokens max_length max_length_b
-    forced_eos_token_id
-    """.split()
-)
 # By default, Marian generates at most `_LENGTH_FACTOR` target tokens for each source token.
 _LENGTH_FACTOR = 3.0
 
@@ -133,6 +121,14 @@ _LIMITS: dict[str, Limit] = {
     **SCALED_DOT_LIMITS,
 }
 EXPRESSIBLE = Expressible("Marian (C++)", SCALED_DOT_FIELDS - _LIMITS.keys(), _LIMITS)
+SETTINGS = SupportedSettings(
+    EXPRESSIBLE.title,
+    # `_search_options` refuses some values of `suppress_tokens`.
+    ("num_beams", "length_penalty", "max_length_a", "suppress_tokens"),
+    left_out=(*BEAM_SEARCH_SETTINGS, *LENGTH_SETTINGS, "forced_eos_token_id"),
+    search="its search divides scores by a power of the length, and limits the length of a translation to a "
+    "multiple of the source length",
+)
 
 
 def export_marian_npz(
@@ -158,21 +154,13 @@ def export_marian_npz(
 def _search_options(
     config: GenerationConfig, tokenizers: Tokenizers, model_config: VaswaniConfig
 ) -> dict[str, Any]:
-    """Return the search options for decoder.yml. Log a warning about settings that Marian replaces by similar
-    ones, and raise a NotExpressibleError for other settings that Marian does not support.
-    """
+    """Return the search options for decoder.yml."""
     unknown = tokenizers[-1].unk_token_id
-    supported = set(_SETTINGS)
-    # Marian can exclude only the unknown token from translations. The exported model never generates `<pad>`.
-    if {unknown, model_config.pad_token_id}.issuperset(config.suppress_tokens or ()):
-        supported.add("suppress_tokens")
-    refuse_other_settings(config, supported | _REPLACED, EXPRESSIBLE.title)
-    replaced = [f"`{name}` {value!r}" for name, value in unsupported_settings(config, supported).items()]
-    if replaced:
-        logger.warning(
-            f"The search of Marian does not support {', '.join(replaced)}. The search of Marian divides "
-            "scores by a power of the length, and limits the length of a translation to a multiple of the "
-            "source length."
+    # The exported model never generates `<pad>`.
+    if not {unknown, model_config.pad_token_id}.issuperset(config.suppress_tokens or ()):
+        raise NotExpressibleError(
+            f"`suppress_tokens` is {config.suppress_tokens!r} in the generation config, which {EXPRESSIBLE.title} "
+            "cannot express: its search can exclude only the unknown token; remove the other tokens."
         )
     longest = model_config.position_table_size
     if longest is None:
@@ -459,6 +447,7 @@ MARIAN_NPZ = ExportFormat(
     main_file="*.npz",
     library_name="marian",
     expressible=EXPRESSIBLE,
+    settings=SETTINGS,
     export=export_marian_npz,  # type: ignore[arg-type]
     needs_tokenizers=True,
     engine=MarianNpzEngine,

@@ -184,6 +184,7 @@ ONNX = ExportFormat(
     main_file="decode.onnx",
     library_name="onnx",
     expressible=Expressible("ONNX", ALL_FIELDS, {}),
+    settings=None,
     export=export_onnx,
     libraries=("onnx", "onnxscript"),
     engine=OnnxEngine,

@@ -32,6 +32,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from ..checkpoint.files import TOKENIZER_FILES, write_whole
+from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
 from ..checkpoint.tokenizers import SHARED_IDS_MARK, Tokenizers, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
@@ -43,7 +44,6 @@ from .export_formats import (
     ExportFormat,
     Expressible,
     Limit,
-    NotExpressibleError,
     needs_end_token,
     needs_start_token,
     write_card,
@@ -57,7 +57,7 @@ from .transformers_js_engine import DECODER, DTYPES, ENCODER, GRAPHS, Transforme
 _BLOCK_SIZE = 32
 # The sizes of the traced inputs: the numbers of sentences, cached target tokens and new target tokens.
 _TRACED_SENTENCES, _TRACED_CACHED, _TRACED_NEW = 2, 3, 2
-# The generation settings that transformers.js supports.
+# The generation settings that the export writes.
 _SETTINGS = """
     bos_token_id eos_token_id pad_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id bad_words_ids
     suppress_tokens begin_suppress_tokens no_repeat_ngram_size repetition_penalty min_length min_new_tokens
@@ -399,6 +399,12 @@ TRANSFORMERS_JS = ExportFormat(
     main_file="onnx/decoder_model_merged.onnx",
     library_name="transformers.js",
     expressible=Expressible("transformers.js", ALL_FIELDS, _LIMITS),
+    settings=SupportedSettings(
+        "transformers.js",
+        _SETTINGS,
+        left_out=None,
+        search="its search is greedy, and its pipeline stops after 256 new tokens",
+    ),
     export=export_transformers_js,
     libraries=("onnx", "onnxscript", "onnxruntime"),
     needs_tokenizers=True,

@@ -29,9 +29,9 @@ from .attention_vaswani import AttentionRecorder
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_vaswani
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
-from .length_limits_vaswani import LENGTH_SETTINGS, PAPER_LIMIT, TRANSFORMERS_LIMIT, max_new_tokens_of
+from .length_limits_vaswani import PAPER_LIMIT, TRANSFORMERS_LIMIT, max_new_tokens_of
 from .phrases_vaswani import forbidden_tokens
-from .precedence_vaswani import config_with, setting_of
+from .precedence_vaswani import config_of_call, setting_of
 from .processors_vaswani import FiniteLogits
 from .search_errors_vaswani import NotFiniteError
 
@@ -283,7 +283,7 @@ class PyTorchBackend:
 
     def _refuse_forbidden_prefixes(self, segments: list[Segment], settings: dict[str, Any]) -> None:
         given = {**segments[0].generate, **settings}
-        config = config_with(("bad_words_ids", "suppress_tokens"), given, self.generation_config)
+        config = config_of_call(given, self.generation_config)
         for segment in segments:
             forbidden = forbidden_tokens(segment.prefix, config)
             if forbidden is not None:
@@ -326,7 +326,7 @@ class PyTorchBackend:
             return
         end_ids = end if isinstance(end, list) else [end]
         limit = max_new_tokens_of(
-            config_with(LENGTH_SETTINGS, arguments, self.generation_config),
+            config_of_call(arguments, self.generation_config),
             max(len(segment.token_ids) for segment in segments),
             # Add 1 for the start token.
             1 + prompt_length,

@@ -13,24 +13,13 @@ from transformers.utils import logging
 
 from .backend_vaswani import Backend, Segment, language_token
 from .glossary_vaswani import Glossary
-from .length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
+from .length_limits_vaswani import max_new_tokens_of
 from .phrases_vaswani import forbidden_tokens, has_ordinary_tokens, repeated_ngram
-from .precedence_vaswani import config_with
+from .precedence_vaswani import config_of_call
 from .requests_vaswani import Request
 from .tokenizing_vaswani import phrase_token_ids, prefix_token_ids
 
 logger = logging.get_logger(__name__)
-
-# The settings that can make a term of a glossary impossible.
-_TERM_SETTINGS = (
-    "bad_words_ids",
-    "suppress_tokens",
-    "no_repeat_ngram_size",
-    "eos_token_id",
-    "pad_token_id",
-    "decoder_start_token_id",
-    *LENGTH_SETTINGS,
-)
 
 
 class ConstraintAssigner:
@@ -57,7 +46,7 @@ class ConstraintAssigner:
         """Add target terms of the glossary to the required phrases of a segment. Ignore a term that cannot
         occur in the translation, for example because a search setting in `settings` forbids the term.
         """
-        config = config_with(_TERM_SETTINGS, settings, self.backend.generation_config)
+        config = config_of_call(settings, self.backend.generation_config)
         room = self._room_for_terms(segment, config)
         for phrase in terms.phrases(segment.text):
             token_ids = phrase_token_ids(phrase, self.target_tokenizer)

@@ -11,6 +11,9 @@ for `generate`. Each field has a type, a default and metadata:
 - `is_added` is True if `generate` of transformers does not have this setting.
 - `is_recipe_key` is False if a recipe cannot set the field of `SearchSettings` in the section `decoding`.
 - `unit` is the unit of a number in a recipe, such as "tokens".
+- `effect` is what a field of `SearchSettings` changes: the length limit, the scores of translations, the
+  forbidden tokens, or the probabilities for sampling. Lists such as `SCORE_SETTINGS` read this entry.
+- `neutral` is a value with the same effect as the default, if the default is None.
 
 The dataclass fields in this file define the options of the command line, of `Translator` and of the pipeline.
 The same fields define the section `decoding` of a recipe, and the tables of options in the manual. To add an
@@ -52,6 +55,8 @@ def option(
     is_added: bool = False,
     is_recipe_key: bool = True,
     unit: str = "",
+    effect: Literal["length", "score", "forbidden tokens", "sampling"] | None = None,
+    neutral: Any = None,
     factory: Any = MISSING,
 ) -> Any:
     """Declare a field of a class of options. The docstring of this file explains the arguments."""
@@ -63,6 +68,8 @@ def option(
         "is_added": is_added,
         "is_recipe_key": is_recipe_key,
         "unit": unit,
+        "effect": effect,
+        "neutral": default if neutral is None else neutral,
     }
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)
@@ -79,10 +86,6 @@ def check_options(values: Mapping[str, Any], kind: type, ignored: tuple[str, ...
         value = values.get(declared.name)
         if value is not None:
             rule_of(declared).check(declared.name, value)
-
-
-# The settings of the search that have no effect without `do_sample`.
-SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
 def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
@@ -105,8 +108,7 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
 @dataclass(frozen=True)
 class SearchSettings:
     """The settings of `generate` that this package checks. Most of these settings are options of the command
-    line. A call of the CTranslate2 backend accepts only the settings in `SearchSettings`. A model card lists
-    only the settings in `SearchSettings`.
+    line. A model card lists only the settings in `SearchSettings`.
 
     `generate` also accepts all other settings of transformers. The file precedence_vaswani describes the
     value of a setting that a call does not pass.
@@ -141,6 +143,7 @@ class SearchSettings:
         1.0,
         "exponent of the length penalty of beam search",
         a_number("a finite number"),
+        effect="score",
     )
     length_penalty_type: Literal["gnmt", "power"] | None = option(
         None,
@@ -149,15 +152,23 @@ class SearchSettings:
         # line.
         one_of("gnmt", "power"),
         is_added=True,
+        effect="score",
+        neutral="power",
     )
     coverage_penalty: float | None = option(
         None,
         "weight of the coverage penalty of beam search",
         a_number("a number of 0 or more", ge=0),
         is_added=True,
+        effect="score",
+        neutral=0.0,
     )
     max_new_tokens: int | None = option(
-        None, "maximum number of tokens of a translation, without the start token", A_SIZE, unit="tokens"
+        None,
+        "maximum number of tokens of a translation, without the start token",
+        A_SIZE,
+        unit="tokens",
+        effect="length",
     )
     max_length: int | None = option(
         None,
@@ -165,6 +176,7 @@ class SearchSettings:
         A_SIZE,
         command_line=False,
         unit="tokens",
+        effect="length",
     )
     max_length_a: float | None = option(
         None,
@@ -172,6 +184,7 @@ class SearchSettings:
         a_number("a number of 0 or more", ge=0),
         is_added=True,
         unit="tokens per source token",
+        effect="length",
     )
     max_length_b: int | None = option(
         None,
@@ -180,12 +193,14 @@ class SearchSettings:
         an_integer("an integer of 0 or more", ge=0, accepts_float=True),
         is_added=True,
         unit="tokens",
+        effect="length",
     )
     no_repeat_ngram_size: int = option(
         0,
         "forbid a translation that contains a sequence of this number of tokens twice; 0 forbids nothing",
         A_COUNT,
         unit="tokens",
+        effect="forbidden tokens",
     )
     do_sample: bool = option(
         False, "sample translations at random instead of searching for the best", group="sampling"
@@ -195,6 +210,7 @@ class SearchSettings:
         "temperature of sampling; translations are more varied above 1 and less varied below 1",
         a_number("a number above 0", gt=0),
         group="sampling",
+        effect="sampling",
     )
     top_k: int = option(
         50,
@@ -202,21 +218,41 @@ class SearchSettings:
         A_COUNT,
         group="sampling",
         unit="tokens",
+        effect="sampling",
     )
     top_p: float = option(
         1.0,
         "sample each token from the most probable tokens whose probabilities sum to this value",
         a_number("a number above 0 and at most 1", gt=0, le=1),
         group="sampling",
+        effect="sampling",
     )
+
+
+def _settings_with(effect: str) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(SearchSettings) if one.metadata["effect"] == effect)
 
 
 # Maps the name of each setting to its default value.
 DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
+# Maps the name of each setting to a value with the same effect as the default.
+NEUTRAL_SETTINGS: dict[str, Any] = {one.name: one.metadata["neutral"] for one in fields(SearchSettings)}
 # The settings that this package adds to the settings of transformers.
 ADDED_SETTINGS = tuple(setting.name for setting in fields(SearchSettings) if setting.metadata["is_added"])
 # The settings that determine the score of a translation.
-SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
+SCORE_SETTINGS = _settings_with("score")
+# The settings that have an effect only on beam search.
+BEAM_SEARCH_SETTINGS = ("early_stopping", *SCORE_SETTINGS)
+# The settings that limit the length of a translation.
+LENGTH_SETTINGS = _settings_with("length")
+# The settings that have no effect without `do_sample`.
+SAMPLING_SETTINGS = _settings_with("sampling")
+# The settings of `generate` that can forbid tokens, with the settings that only transformers declares.
+FORBIDDING_SETTINGS = (
+    *_settings_with("forbidden tokens"),
+    *"bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias encoder_no_repeat_ngram_size".split(),
+    *"min_length min_new_tokens forced_bos_token_id forced_eos_token_id".split(),
+)
 
 
 def validate_search_fields(settings: Any) -> None:

@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-# The settings that limit the length of a translation.
-LENGTH_SETTINGS = ("max_new_tokens", "max_length", "max_length_a", "max_length_b")
+from .inputs_vaswani import LENGTH_SETTINGS
 
 
 class DefaultLimit(NamedTuple):

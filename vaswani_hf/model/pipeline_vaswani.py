@@ -31,7 +31,7 @@ from .checks_vaswani import is_filled
 from .configuration_vaswani import TARGET_FOLDER, decoder_start_token_id, eos_token_ids, is_vaswani
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import TranslationOptions
-from .precedence_vaswani import completed_settings, config_with, setting_of
+from .precedence_vaswani import completed_settings, config_of_call, setting_of
 from .requests_vaswani import Request, check_text
 from .tokenizing_vaswani import TOKENIZING, check_tokenizers
 from .translations_vaswani import Translation
@@ -229,10 +229,7 @@ class TranslationPipeline(Pipeline):
         names = {field.name for field in fields(TranslationOptions)}
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
-        starts = config_with(
-            ("decoder_start_token_id", "bos_token_id"), options.generate, self.model.generation_config
-        )
-        start = decoder_start_token_id(starts)
+        start = decoder_start_token_id(config_of_call(options.generate, self.model.generation_config))
         translations = translator.translations(
             model_inputs["requests"], options, model_inputs.get("first_line", 1)
         )

@@ -24,7 +24,8 @@ This file is saved with every checkpoint because the search and the translator r
 file.
 """
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import GenerationConfig
@@ -52,13 +53,14 @@ def setting_of(name: str, arguments: Mapping[str, Any], generation_config: Gener
     return default
 
 
-def config_with(
-    names: Sequence[str], arguments: Mapping[str, Any], generation_config: GenerationConfig
-) -> GenerationConfig:
-    """Return a generation config with the settings that `names` lists. `setting_of` determines the value of
-    each setting.
+def config_of_call(arguments: Mapping[str, Any], generation_config: GenerationConfig) -> GenerationConfig:
+    """Return a copy of the checkpoint's generation config with the settings of a call. The function
+    `setting_of` determines the value of each setting.
     """
-    return GenerationConfig(**{name: setting_of(name, arguments, generation_config) for name in names})
+    config = copy.copy(generation_config)
+    for name in vars(generation_config).keys() | DECODING_SETTINGS.keys():
+        setattr(config, name, setting_of(name, arguments, generation_config))
+    return config
 
 
 def completed_settings(

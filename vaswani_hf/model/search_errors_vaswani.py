@@ -5,6 +5,8 @@ This file is saved with every checkpoint because `generate` raises the errors of
 
 from transformers import GenerationConfig
 
+from .inputs_vaswani import FORBIDDING_SETTINGS
+
 
 class SentenceError(ValueError):
     """Raised if a sentence cannot be translated. `sentence` is the index of the sentence in the batch."""
@@ -49,17 +51,9 @@ class NoTranslationError(SentenceError):
         )
 
 
-# The settings of `generate` that can forbid tokens. transformers creates a logits processor for each of these
-# settings.
-_FORBIDDING = (
-    "bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias no_repeat_ngram_size "
-    "encoder_no_repeat_ngram_size min_length min_new_tokens forced_bos_token_id forced_eos_token_id"
-).split()
-
-
 def forbidding_settings(config: GenerationConfig) -> str:
     """Return the names and values of the settings that can forbid tokens, as a text for an error message."""
-    values = {name: getattr(config, name, None) for name in _FORBIDDING}
+    values = {name: getattr(config, name, None) for name in FORBIDDING_SETTINGS}
     if values["min_new_tokens"]:
         # Leave `min_length` out of the error message, because transformers has computed `min_length` from
         # `min_new_tokens`.

@@ -7,7 +7,6 @@ In tensor shapes, S is the source length and T the target length (both in tokens
 layers.
 """
 
-import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,8 +17,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from .backend_vaswani import Hypothesis
-from .inputs_vaswani import SCORE_SETTINGS, validate_search_fields
-from .precedence_vaswani import setting_of
+from .inputs_vaswani import validate_search_fields
+from .precedence_vaswani import config_of_call
 from .search_strategies_vaswani import coverage_score, penalized_score
 from .text_rules_vaswani import (
     align_words,
@@ -125,12 +124,8 @@ def _rounded(value: Any) -> Any:
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return a copy of the checkpoint's generation config. For each setting in `SCORE_SETTINGS`, the copy
-    contains the value that a call with the arguments `settings` uses.
-    """
-    config = copy.copy(generation_config)
-    for name in SCORE_SETTINGS:
-        setattr(config, name, setting_of(name, settings, generation_config))
+    """Return the valid generation config of a call with the arguments `settings`."""
+    config = config_of_call(settings, generation_config)
     validate_search_fields(config)
     return config
 

@@ -41,7 +41,7 @@ from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import SCORE_SETTINGS, TranslationOptions
 from .length_limits_vaswani import max_new_tokens_of
 from .line_results_vaswani import results_of_lines
-from .precedence_vaswani import completed_settings, config_with, setting_of
+from .precedence_vaswani import completed_settings, config_of_call, setting_of
 from .requests_vaswani import (
     InvalidInput,
     Request,
@@ -439,7 +439,7 @@ def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
 def _warn_of_limit(
     segments: list[Segment], options: TranslationOptions, generation_config: GenerationConfig
 ) -> None:
-    config = config_with(("max_new_tokens", "max_length"), options.generate, generation_config)
+    config = config_of_call(options.generate, generation_config)
     if config.max_new_tokens is None and config.max_length is None:
         return
     longest = max((len(segment.token_ids) for segment in segments), default=0)

@@ -15,9 +15,9 @@ from transformers.utils import logging
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
 from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import TranslationOptions
-from ..model.length_limits_vaswani import LENGTH_SETTINGS, max_new_tokens_of
-from ..model.precedence_vaswani import config_with, setting_of
+from ..model.inputs_vaswani import FORBIDDING_SETTINGS, TranslationOptions
+from ..model.length_limits_vaswani import max_new_tokens_of
+from ..model.precedence_vaswani import config_of_call, setting_of
 from ..model.requests_vaswani import Request
 from ..model.segment_search_vaswani import SegmentSearch
 from ..model.segmenter_vaswani import Segmenter
@@ -28,20 +28,6 @@ logger = logging.get_logger(__name__)
 
 # The smallest tree over N words has N + 3 symbols: N tags, an opening bracket, a closing bracket and `</s>`.
 NUM_OTHER_SYMBOLS = 3
-# Settings of `generate` that a parser refuses, because they could forbid a symbol that a well-formed tree
-# needs.
-_FORBIDDING_SETTINGS = (
-    "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size",
-    "min_length",
-    "min_new_tokens",
-    "bad_words_ids",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "prefix_allowed_tokens_fn",
-)
 
 
 class WellFormedTrees(LogitsProcessor):
@@ -123,7 +109,7 @@ class TreeBackend(PyTorchBackend):
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
         """Return the trees of each sentence as sequences of symbols, the best tree first."""
-        for name in _FORBIDDING_SETTINGS:
+        for name in (*FORBIDDING_SETTINGS, "prefix_allowed_tokens_fn"):
             if setting_of(name, settings, self.generation_config):
                 raise InvalidValueError(
                     f"`{name}` forbids symbols that a tree may need, and must be left out for a parser."
@@ -148,7 +134,7 @@ class TreeBackend(PyTorchBackend):
 
     def _limits(self, segments: list[Segment], settings: dict[str, Any]) -> list[int]:
         """Return the maximum number of symbols, including `</s>`, in the tree of each sentence."""
-        config = config_with(LENGTH_SETTINGS, settings, self.generation_config)
+        config = config_of_call(settings, self.generation_config)
         return [
             max_new_tokens_of(config, len(segment.token_ids), 1, self.max_positions) for segment in segments
         ]

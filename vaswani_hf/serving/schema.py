@@ -180,6 +180,10 @@ def detection(language: str, confidence: float) -> dict[str, Any]:
 _SCORES = ("score", "log_prob", "confidence", "tokens", "token_log_probs", "words")
 
 
+# The fields that a request may have if its texts are documents.
+_DOCUMENT_FIELDS = ("text", "source_language", "target_language", "format", "glossary", "min_confidence")
+
+
 class TranslationsRequest(RequestSettings):
     """The fields of a `POST /v1/translations` request: the texts, their languages, and the settings."""
 
@@ -213,10 +217,8 @@ class TranslationsRequest(RequestSettings):
 
     @model_validator(mode="after")
     def _check_format(self) -> Self:
-        if self.format == "text":
-            return self
-        for name in ("alternatives", "scores", "alignments", "target_prefix", "must_contain", "stream"):
-            if getattr(self, name):
+        for name in type(self).model_fields:
+            if self.format != "text" and name not in _DOCUMENT_FIELDS and getattr(self, name):
                 raise InvalidValueError(f"`{name}` must be left out with `format` {self.format}.")
         return self
 

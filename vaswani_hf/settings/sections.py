@@ -9,7 +9,7 @@ from pydantic import create_model, model_validator
 from ..model.checks_vaswani import rule_of
 from ..model.configuration_vaswani import CONFIG_FIELDS, ENCODER_DECODER_FIELDS, VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import DECODING_SETTINGS, SCORE_SETTINGS, SearchSettings, check_sampling
+from ..model.inputs_vaswani import BEAM_SEARCH_SETTINGS, DECODING_SETTINGS, SearchSettings, check_sampling
 from .base import NO_DOCSTRINGS, Settings, checked_by, words_in_yaml
 from .keys import OnResume, recipe_key
 
@@ -186,8 +186,6 @@ PAPER_SEARCH: dict[str, Any] = {
     "max_length_a": 1.0,
     "max_length_b": 50,
 }
-# The settings that have no effect on greedy search.
-_BEAM_SEARCH_SETTINGS = ("early_stopping", *SCORE_SETTINGS)
 
 
 class SearchSection(Settings):
@@ -209,7 +207,7 @@ class SearchSection(Settings):
         if settings["num_beams"] == 1:
             # Leave out the settings of beam search, because transformers refuses such settings in greedy
             # search.
-            for name in _BEAM_SEARCH_SETTINGS:
+            for name in BEAM_SEARCH_SETTINGS:
                 settings.pop(name, None)
         return settings
 

@@ -50,13 +50,12 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig
-from transformers.utils import logging
 
-from ..checkpoint.search_settings import unsupported_settings
+from ..checkpoint.search_settings import SupportedSettings
 from ..model.backend_vaswani import Hypothesis, Segment, language_token
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import DECODING_SETTINGS, SearchSettings, validate_search_fields
+from ..model.inputs_vaswani import SearchSettings, validate_search_fields
 from ..model.length_limits_vaswani import max_new_tokens_of
 from ..model.precedence_vaswani import setting_of
 from ..model.search_errors_vaswani import NotFiniteError
@@ -72,15 +71,13 @@ from .calibration import load_calibration
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
 
-logger = logging.get_logger(__name__)
-
-# The names of the search settings that this backend supports with all their values. All other fields of
-# `SearchSettings` must have their default values.
-_SETTINGS = frozenset(
-    """
+# The search settings that a call of this backend accepts. The backend supports all values of these settings.
+_SETTINGS = """
     num_beams num_return_sequences early_stopping length_penalty length_penalty_type coverage_penalty
     max_new_tokens max_length max_length_a max_length_b no_repeat_ngram_size do_sample temperature top_k top_p
-    """.split()
+""".split()
+_SUPPORTED = SupportedSettings(
+    "CTranslate2", [*_SETTINGS, "bad_words_ids"], left_out=None, search="its search ignores such settings"
 )
 # With `early_stopping=False`, CTranslate2 stops when `_PATIENCE * num_beams` translations have finished.
 _PATIENCE = 2
@@ -163,7 +160,7 @@ class CTranslate2Backend:
         self._source_tokens = files.source_tokens
         self._target_tokens = files.target_tokens
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
-        self._warn_of_unknown_settings()
+        _SUPPORTED.check(self.generation_config)
         self._ends = eos_token_ids(self.generation_config)
         # Like `generate`, ignore an entry of `bad_words_ids` that consists only of `</s>`.
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
@@ -197,15 +194,6 @@ class CTranslate2Backend:
             raise ValueError(
                 f"CTranslate2 cannot load '{self._folder}' ({reason}); copy or export it again."
             ) from error
-
-    def _warn_of_unknown_settings(self) -> None:
-        # Do not warn about fields of `SearchSettings`, because a call can replace the values in the
-        # checkpoint. `_config` refuses values that CTranslate2 does not support.
-        supported = {*DECODING_SETTINGS, "bad_words_ids"}
-        for name, value in unsupported_settings(self.generation_config, supported).items():
-            logger.warning(
-                f"The engine ctranslate2 does not support `{name}`, which is {value!r} in this checkpoint."
-            )
 
     def seed(self, seed: int) -> None:
         """See `Backend.seed`."""
@@ -325,19 +313,11 @@ class CTranslate2Backend:
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
         """Return all search settings of a call. Raise an error if this backend does not support a setting."""
         for name in settings:
-            if name not in DECODING_SETTINGS:
+            if name not in _SETTINGS:
                 raise InvalidValueError(
-                    f"`{name}` is no setting of the engine ctranslate2, which has "
-                    f"{', '.join(DECODING_SETTINGS)}."
+                    f"`{name}` is no setting of the engine ctranslate2, which has {', '.join(_SETTINGS)}."
                 )
-        values = {name: setting_of(name, settings, self.generation_config) for name in DECODING_SETTINGS}
-        for name, value in values.items():
-            default = DECODING_SETTINGS[name]
-            if name not in _SETTINGS and value != default:
-                raise InvalidValueError(
-                    f"`{name}` must be {default!r} with the engine ctranslate2, which does not support other "
-                    f"values, but is {value!r}."
-                )
+        values = {name: setting_of(name, settings, self.generation_config) for name in _SETTINGS}
         config = SearchSettings(**values)
         validate_search_fields(config)
         is_sampling = config.do_sample and config.num_beams == 1
