@@ -17,6 +17,11 @@ from .recipe_keys import RecipeKey, read_keys
 
 # The help lists the options in these groups. The declaration of an option names its group.
 GROUPS = ("input and output", "search", "sampling", "computing")
+# The options of all commands: the short form, the long form and the help text.
+COMMON_OPTIONS = (
+    ("-q", "--quiet", "print only results, warnings and errors"),
+    ("-v", "--verbose", "print debug messages and the traceback of an error"),
+)
 # Options that choose GPUs in other toolkits, but do not exist in `vaswani train`.
 _GPU_OPTIONS = ("--gpus", "--gpu", "--cuda", "--use_cuda", "--num_gpus", "--device", "--devices")
 
@@ -65,20 +70,10 @@ def make_parser(name: str, command: Command) -> "CommandParser":
         allow_abbrev=False,
     )
     add_options(parser, command.options)
-    for short, option, meaning in (
-        ("-q", "--quiet", "print only results, warnings and errors"),
-        ("-v", "--verbose", "print debug messages and the traceback of an error"),
-    ):
-        parser.add_argument(
-            short,
-            option,
-            default=argparse.SUPPRESS,
-            help=meaning,
-            nargs="?",
-            const=True,
-            type=_read_switch,
-            metavar="true|false",
-        )
+    for short, option, meaning in COMMON_OPTIONS:
+        arguments: dict[str, Any] = {"dest": option[2:], "default": argparse.SUPPRESS}
+        parser.add_argument(short, action="store_true", help=meaning, **arguments)
+        parser.add_argument(option, help=f"the long form of {short}", **arguments, **_SWITCH)
     return parser
 
 
@@ -133,7 +128,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
             # `--pairs a --pairs b` gives the same list as `--pairs a b`.
             argument |= {"nargs": "+", "action": "extend"}
         elif kind is bool:
-            argument |= {"nargs": "?", "const": True}
+            argument |= _SWITCH
         elif is_positional and not field.is_required():
             argument["nargs"] = "?"
         if "action" in properties_of(field):
@@ -193,6 +188,10 @@ def _read_switch(text: str) -> bool:
     return text.lower() == "true"
 
 
+# The arguments of `add_argument` for a boolean option.
+_SWITCH: dict[str, Any] = {"nargs": "?", "const": True, "type": _read_switch, "metavar": "true|false"}
+
+
 def _read_number(kind: type, text: str) -> Any:
     try:
         return kind(text)
@@ -209,6 +208,7 @@ def normalised(
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
+    switches |= {option for _, option, _ in COMMON_OPTIONS}
     for place, key in (keys or {}).items():
         if key.is_boolean:
             switches |= {f"--{place}", f"--{key.key}"}

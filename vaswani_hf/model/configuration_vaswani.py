@@ -740,8 +740,9 @@ _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelFo
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
 if TYPE_CHECKING:
-    # With each checkpoint, transformers saves and downloads all files that this file imports, also if Python
-    # does not execute the import statement. An executed import statement would be a circular import.
+    # Do not delete these import statements. A checkpoint consists of the files that this file imports, and of
+    # the files that those files import. transformers finds the files by searching the text for import
+    # statements, so Python need not execute the statements. Executed statements would be circular imports.
     from .modeling_vaswani import VaswaniForSeq2SeqLM  # noqa: F401
     from .pipeline_vaswani import TranslationPipeline  # noqa: F401
 

@@ -49,8 +49,8 @@ from .destination import Destination, check_destination, check_token
 from .staging import stage_repository
 
 # Names and patterns of files that a push deletes from the repository if the new checkpoint does not contain
-# the files. A push deletes no code files, because transformers ignores code files that the new checkpoint does
-# not need, and a user can have written such a file.
+# the files. A push deletes no code files. A user can have written a code file, and transformers ignores code
+# files that the new checkpoint does not need.
 REPLACED_FILES: tuple[str, ...] = (*CHECKPOINT_FILES, RECIPE_FILE, *UNCHANGED_RECORDS)
 # The texts for which `fingerprint` computes tokens and logits.
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
