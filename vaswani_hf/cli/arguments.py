@@ -71,9 +71,17 @@ def make_parser(name: str, command: Command) -> "CommandParser":
     )
     add_options(parser, command.options)
     for short, option, meaning in COMMON_OPTIONS:
-        arguments: dict[str, Any] = {"dest": option[2:], "default": argparse.SUPPRESS}
-        parser.add_argument(short, action="store_true", help=meaning, **arguments)
-        parser.add_argument(option, help=f"the long form of {short}", **arguments, **_SWITCH)
+        name = option.removeprefix("--")
+        parser.add_argument(short, dest=name, action="store_true", default=argparse.SUPPRESS, help=meaning)
+        parser.add_argument(
+            option,
+            default=argparse.SUPPRESS,
+            help=f"the long form of {short}",
+            nargs="?",
+            const=True,
+            type=_read_switch,
+            metavar="true|false",
+        )
     return parser
 
 
@@ -128,7 +136,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
             # `--pairs a --pairs b` gives the same list as `--pairs a b`.
             argument |= {"nargs": "+", "action": "extend"}
         elif kind is bool:
-            argument |= _SWITCH
+            argument |= {"nargs": "?", "const": True}
         elif is_positional and not field.is_required():
             argument["nargs"] = "?"
         if "action" in properties_of(field):
@@ -186,10 +194,6 @@ def _read_switch(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"must be true or false, but is {text!r}")
     return text.lower() == "true"
-
-
-# The arguments of `add_argument` for a boolean option.
-_SWITCH: dict[str, Any] = {"nargs": "?", "const": True, "type": _read_switch, "metavar": "true|false"}
 
 
 def _read_number(kind: type, text: str) -> Any:
