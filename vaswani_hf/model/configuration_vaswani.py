@@ -424,6 +424,8 @@ class VaswaniConfig(PreTrainedConfig):
         needs_encoder_decoder=True,
     )
 
+    # Precedes the names of fields in the error messages of `validate_architecture`.
+    field_prefix = ""
     # The config fields that a subclass defines: maps the name of each field to its type.
     added_fields = {}  # type: ignore[var-annotated]
 
@@ -481,17 +483,18 @@ class VaswaniConfig(PreTrainedConfig):
         Raises:
             ValueError: If two fields contradict each other.
         """
+        prefix = self.field_prefix
         for stack in self.stacks:
             heads = getattr(self, f"{stack}_attention_heads")
             if None in (self.d_k, self.d_v) and self.d_model % heads:
                 raise InvalidValueError(
-                    f"`d_model` must be a multiple of `{stack}_attention_heads` unless `d_k` and `d_v` are "
-                    f"given, but {self.d_model} is no multiple of {heads}."
+                    f"`{prefix}d_model` must be a multiple of `{prefix}{stack}_attention_heads` unless "
+                    f"`{prefix}d_k` and `{prefix}d_v` are given, but {self.d_model} is no multiple of {heads}."
                 )
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
             raise InvalidValueError(
-                f"`d_model` must be even for sinusoidal positions, but is {self.d_model}; "
-                'use an even width or `position_embedding="learned"`.'
+                f"`{prefix}d_model` must be even for sinusoidal positions, but is {self.d_model}; use an even "
+                f'width or `{prefix}position_embedding="learned"`.'
             )
         start = self.decoder_start_token_id
         if self.zero_start_embedding and (start is None or start != self.pad_token_id):
@@ -509,7 +512,7 @@ class VaswaniConfig(PreTrainedConfig):
         windows = self.attention_window
         if isinstance(windows, (list, tuple)) and len(windows) not in (max(depths), sum(depths)):
             raise InvalidValueError(
-                f"`attention_window` must have one entry per layer: {max(depths)} entries that both stacks "
+                f"`{prefix}attention_window` must have one entry per layer: {max(depths)} entries that both stacks "
                 f"use, or {sum(depths)} entries for the encoder layers and then the decoder layers, but has "
                 f"{len(windows)} entries."
             )
