@@ -347,6 +347,7 @@ def vaswani(capsys):
     names = ("vaswani_hf", "vaswani_hf.training.messages", "transformers", "datasets")
     levels = {name: logging.getLogger(name).level for name in names}
     yield run
-    # The options `--quiet` and `--verbose` change the log levels of this process.
+    # The options `--quiet` and `--verbose` change the logging of this process.
+    logging.captureWarnings(False)
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from vaswani_hf.cli.arguments import (
     make_parser,
     normalised,
     option_of,
+    parse_words,
     type_of_field,
 )
 from vaswani_hf.cli.certify import CertifyOptions
@@ -217,6 +219,33 @@ def test_quiet_and_verbose_are_for_every_command():
         )
 
 
+@pytest.mark.parametrize(
+    ("words", "verbosity"),
+    [
+        ("-q m", -1),
+        ("--quiet m", -1),
+        ("--quiet true m", -1),
+        ("--quiet=false m", 0),
+        ("m -v", 1),
+        ("--verbose m", 1),
+        ("-q -v m", 0),
+    ],
+)
+def test_a_flag_takes_no_other_word_as_its_value(words, verbosity):
+    assert parse_words("translate", COMMANDS["translate"], words.split()) == ({"model": "m"}, verbosity)
+
+
+def test_quiet_shows_warnings_of_python(vaswani, monkeypatch, caplog):
+    def run(options):
+        warnings.warn("A warning of a library.", stacklevel=1)
+
+    monkeypatch.setitem(COMMANDS, "env", COMMANDS["env"]._replace(run=run))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert vaswani("env", "-q")[0] == 0
+    assert "A warning of a library." in caplog.text
+
+
 @pytest.mark.parametrize(("flag", "is_said"), [("-v", True), ("-q", False), ("--quiet=false", True)])
 def test_quiet_hides_messages_and_keeps_results_and_errors(
     files, capsys, copier_checkpoint, monkeypatch, flag, is_said
@@ -240,6 +269,7 @@ def test_quiet_hides_messages_and_keeps_results_and_errors(
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
     transformers_logging.set_verbosity_warning()
+    logging.captureWarnings(False)
 
 
 def test_quiet_shows_warnings(python, copier_checkpoint, tmp_path):

@@ -26,7 +26,7 @@ from vaswani_hf.model.extension_vaswani import ATTENTIONS, POSITION_ENCODINGS
 
 IDS = torch.tensor([[5, 9, 4, 7, 2], [8, 3, 2, 1, 1]])
 CODE = '''"""Cosine attention with a learned temperature, and a ramp of positions."""
-
+# A form feed is no line break in Python: \f
 import torch
 from torch import nn
 from vaswani_hf import (

@@ -114,9 +114,8 @@ def test_files_of_an_earlier_push_are_deleted_and_files_of_others_are_not(
     assert set(repository.files()) == ROOT | shards | TARGET_TOKENIZER
     foreign = {"data/table.csv": b"1", "pytorch_model.bin": b"2", "last-checkpoint/model.safetensors": b"3"}
     foreign |= {"data/modeling_vaswani.py": b"5", "model-old/model.safetensors": b"6"}
-    ours = {"language_models_vaswani.py": b"", "recipe.yaml": b"", "training_curve.png": b"4"}
-    # This version of the package has no file of this name.
-    ours |= {"config_fields_vaswani.py": b""}
+    foreign |= {"mine_vaswani.py": b"", "target_tokenizer/notes.json": b"{}"}
+    ours = {"recipe.yaml": b"", "training_curve.png": b"4"}
     # A calibration of another model is deleted.
     ours |= {"calibration.json": b"{}", "attention.png": b"5"}
     repository.commit({**foreign, **ours})

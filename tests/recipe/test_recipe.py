@@ -243,6 +243,8 @@ WRONG = {
     "--norm_position=middle": '`model.norm_position` must be "post" or "pre", but is \'middle\'',
     "--attention_score=cosine": "`model.attention_score` must be ... 'cosine'; to use an added name, import its Python file",
     "--d_model=7": "`model.d_model` must be a multiple of `model.encoder_attention_heads` ... 7 is no multiple",
+    "--d_model=7 --d_k=8 --d_v=8": "`model.d_model` must be even ... `model.position_embedding",
+    "--attention_window=[1]": "`model.attention_window` must have one entry per layer",
     "--seed": "`--seed` needs a value",
     "--seed=99999999999": "`seed` must be less than 4294967296",
     "--seed=1 --seed=2": "`--seed` is given twice",

@@ -248,6 +248,8 @@ def _set_log_level(verbosity: int, has_libraries: bool) -> None:
     if verbosity < 0:
         # Create a handler for the present stderr, because `_run` then redirects stderr.
         logging.basicConfig(format="%(message)s", level=logging.WARNING)
+        # Print the warnings of `warnings.warn` with the same handler.
+        logging.captureWarnings(True)
         logging.getLogger("vaswani_hf.training.messages").setLevel(logging.ERROR)
         return
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO)

@@ -17,6 +17,11 @@ from .recipe_keys import RecipeKey, read_keys
 
 # The help lists the options in these groups. The declaration of an option names its group.
 GROUPS = ("input and output", "search", "sampling", "computing")
+# The options of all commands: the short form, the long form and the help text.
+COMMON_OPTIONS = (
+    ("-q", "--quiet", "print only results, warnings and errors"),
+    ("-v", "--verbose", "print debug messages and the traceback of an error"),
+)
 # Options that choose GPUs in other toolkits, but do not exist in `vaswani train`.
 _GPU_OPTIONS = ("--gpus", "--gpu", "--cuda", "--use_cuda", "--num_gpus", "--device", "--devices")
 
@@ -65,15 +70,13 @@ def make_parser(name: str, command: Command) -> "CommandParser":
         allow_abbrev=False,
     )
     add_options(parser, command.options)
-    for short, option, meaning in (
-        ("-q", "--quiet", "print only results, warnings and errors"),
-        ("-v", "--verbose", "print debug messages and the traceback of an error"),
-    ):
+    for short, option, meaning in COMMON_OPTIONS:
+        name = option.removeprefix("--")
+        parser.add_argument(short, dest=name, action="store_true", default=argparse.SUPPRESS, help=meaning)
         parser.add_argument(
-            short,
             option,
             default=argparse.SUPPRESS,
-            help=meaning,
+            help=f"the long form of {short}",
             nargs="?",
             const=True,
             type=_read_switch,
@@ -209,6 +212,7 @@ def normalised(
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
+    switches |= {option for _, option, _ in COMMON_OPTIONS}
     for place, key in (keys or {}).items():
         if key.is_boolean:
             switches |= {f"--{place}", f"--{key.key}"}

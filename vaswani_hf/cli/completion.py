@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from .arguments import Command, option_of
+from .arguments import COMMON_OPTIONS, Command, option_of
 from .options import Options, RecipeKeyOptions, on_command_line
 from .recipe_keys import read_keys
 
@@ -42,9 +42,10 @@ def run(options: CompletionOptions, commands: Mapping[str, Command]) -> None:
     for name, command in commands.items():
         fields = command.options.command_line().items()
         names = [option_of(field_name, field) for field_name, field in fields]
+        names += ["--help", *(option for _, option, _ in COMMON_OPTIONS)]
         if issubclass(command.options, RecipeKeyOptions):
             names += [f"--{key}" for key in read_keys()]
-        words[name] = [*(name for name in names if name.startswith("--")), "--help", "--quiet", "--verbose"]
+        words[name] = [name for name in names if name.startswith("--")]
     if options.shell == "fish":
         print(_fish_script(words, {name: command.help for name, command in commands.items()}))
         return

@@ -3,10 +3,24 @@
 Each command has a class derived from `Options`. Each field is an option, and the string below the field is
 the help text. A validator of the class checks options that depend on each other, and the files that the
 options name. The function `run` of the command makes only the checks that need a model, a recipe or a
-repository. The translation options have the defaults, the rules and the help texts of the dataclasses
-`SearchSettings` and `TranslationOptions`, because `Translator` and the pipeline have the same options. The
-dataclasses are in model/, which cannot declare pydantic classes: the files of model/ are saved with
-checkpoints and run without pydantic.
+repository.
+
+The options class of a command derives from the classes below that have the options of the command:
+
+    CodeOptions <- ModelOptions <- EnsembleOptions               which model the command loads
+    DeviceOptions <- PrecisionOptions <- ComputingOptions        how the model computes
+    ComputingOptions <- InferenceOptions, WorkerOptions, EngineOptions
+    TranslationFields <- BeamSearchOptions <- SearchOptions      how the model translates
+    TranslationFields <- LanguageOptions
+    RecipeKeyOptions                                             the recipe keys
+
+To add an option to several commands, add a field to a class from which exactly these commands derive. If
+there is no such class, add the field to the class of each command.
+
+The translation options have the defaults, the rules and the help texts of the dataclasses `SearchSettings`
+and `TranslationOptions`, because `Translator` and the pipeline have the same options. The dataclasses are in
+model/, which cannot declare pydantic classes: the files of model/ are saved with checkpoints and run without
+pydantic.
 """
 
 import argparse
@@ -167,30 +181,20 @@ class TranslationFields(Options):
         return {name: value for name, value in values.items() if value is not None}
 
 
-class PenaltyOptions(TranslationFields):
-    """The search settings that change the score of a translation."""
+class BeamSearchOptions(TranslationFields):
+    """The options of a beam search."""
 
     length_penalty: float | None = translation_option("length_penalty")
     length_penalty_type: Literal["gnmt", "power"] | None = translation_option("length_penalty_type")
     coverage_penalty: float | None = translation_option("coverage_penalty")
-
-
-class BatchOptions(TranslationFields):
-    """The option for the size of a batch."""
-
-    tokens_per_batch: int = translation_option("tokens_per_batch")
-
-
-class BeamSearchOptions(PenaltyOptions):
-    """The options of a beam search."""
-
     num_beams: int | None = translation_option("num_beams")
     max_new_tokens: int | None = translation_option("max_new_tokens")
 
 
-class SearchOptions(BeamSearchOptions, BatchOptions):
+class SearchOptions(BeamSearchOptions):
     """The search options of a command that needs only one translation of each sentence."""
 
+    tokens_per_batch: int = translation_option("tokens_per_batch")
     max_length_a: float | None = translation_option("max_length_a")
     max_length_b: int | None = translation_option("max_length_b")
     no_repeat_ngram_size: int | None = translation_option("no_repeat_ngram_size")

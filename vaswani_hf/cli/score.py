@@ -9,11 +9,9 @@ from ..data.lines import check_equally_many, decode_line, read_raw_lines
 from ..model.requests_vaswani import InvalidInput, try_parse
 from .lines import LineReport, count_lines, translation_as_json
 from .options import (
-    BatchOptions,
     EnsembleOptions,
     InferenceOptions,
     LanguageOptions,
-    PenaltyOptions,
     check_file,
     on_command_line,
     translation_option,
@@ -24,9 +22,13 @@ if TYPE_CHECKING:
     from ..model.translations_vaswani import Translation
 
 
-class ScoreOptions(PenaltyOptions, BatchOptions, LanguageOptions, InferenceOptions, EnsembleOptions):
+class ScoreOptions(LanguageOptions, InferenceOptions, EnsembleOptions):
     """The options of `vaswani score`."""
 
+    length_penalty: float | None = translation_option("length_penalty")
+    length_penalty_type: Literal["gnmt", "power"] | None = translation_option("length_penalty_type")
+    coverage_penalty: float | None = translation_option("coverage_penalty")
+    tokens_per_batch: int = translation_option("tokens_per_batch")
     on_error: Literal["fail", "skip"] = translation_option("on_error")
     source: str
     """a file with one source sentence per line (plain or .gz)"""

@@ -20,7 +20,6 @@ from .lines import (
     translation_as_json,
 )
 from .options import (
-    BatchOptions,
     BeamSearchOptions,
     EnsembleOptions,
     InferenceOptions,
@@ -42,9 +41,10 @@ ReadRequest = Callable[[bytes, int, str], Request]
 CheckRequest = Callable[[Request], Request]
 
 
-class TextOptions(BeamSearchOptions, BatchOptions, InferenceOptions, WorkerOptions, EnsembleOptions):
+class TextOptions(BeamSearchOptions, InferenceOptions, WorkerOptions, EnsembleOptions):
     """The options that `vaswani translate` and `vaswani parse` share."""
 
+    tokens_per_batch: int = translation_option("tokens_per_batch")
     window: int = translation_option("window")
     on_error: Literal["fail", "skip"] = translation_option("on_error")
     text: str | None = on_command_line(None, action=OnlyOnce)

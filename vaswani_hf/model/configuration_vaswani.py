@@ -424,6 +424,8 @@ class VaswaniConfig(PreTrainedConfig):
         needs_encoder_decoder=True,
     )
 
+    # Precedes the names of fields in the error messages of `validate_architecture`.
+    field_prefix = ""
     # The config fields that a subclass defines: maps the name of each field to its type.
     added_fields = {}  # type: ignore[var-annotated]
 
@@ -481,17 +483,18 @@ class VaswaniConfig(PreTrainedConfig):
         Raises:
             ValueError: If two fields contradict each other.
         """
+        prefix = self.field_prefix
         for stack in self.stacks:
             heads = getattr(self, f"{stack}_attention_heads")
             if None in (self.d_k, self.d_v) and self.d_model % heads:
                 raise InvalidValueError(
-                    f"`d_model` must be a multiple of `{stack}_attention_heads` unless `d_k` and `d_v` are "
-                    f"given, but {self.d_model} is no multiple of {heads}."
+                    f"`{prefix}d_model` must be a multiple of `{prefix}{stack}_attention_heads` unless "
+                    f"`{prefix}d_k` and `{prefix}d_v` are given, but {self.d_model} is no multiple of {heads}."
                 )
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
             raise InvalidValueError(
-                f"`d_model` must be even for sinusoidal positions, but is {self.d_model}; "
-                'use an even width or `position_embedding="learned"`.'
+                f"`{prefix}d_model` must be even for sinusoidal positions, but is {self.d_model}; use an even "
+                f'width or `{prefix}position_embedding="learned"`.'
             )
         start = self.decoder_start_token_id
         if self.zero_start_embedding and (start is None or start != self.pad_token_id):
@@ -509,7 +512,7 @@ class VaswaniConfig(PreTrainedConfig):
         windows = self.attention_window
         if isinstance(windows, (list, tuple)) and len(windows) not in (max(depths), sum(depths)):
             raise InvalidValueError(
-                f"`attention_window` must have one entry per layer: {max(depths)} entries that both stacks "
+                f"`{prefix}attention_window` must have one entry per layer: {max(depths)} entries that both stacks "
                 f"use, or {sum(depths)} entries for the encoder layers and then the decoder layers, but has "
                 f"{len(windows)} entries."
             )
@@ -740,8 +743,9 @@ _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelFo
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
 if TYPE_CHECKING:
-    # With each checkpoint, transformers saves and downloads all files that this file imports, also if Python
-    # does not execute the import statement. An executed import statement would be a circular import.
+    # Do not delete these import statements. A checkpoint consists of the files that this file imports, and of
+    # the files that those files import. transformers finds the files by searching the text for import
+    # statements, so Python need not execute the statements. Executed statements would be circular imports.
     from .modeling_vaswani import VaswaniForSeq2SeqLM  # noqa: F401
     from .pipeline_vaswani import TranslationPipeline  # noqa: F401
 

@@ -14,7 +14,8 @@ import inspect
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING
 from functools import cache
 from keyword import iskeyword
@@ -234,12 +235,14 @@ def _file_of(kind: type) -> str:
 def source_for_checkpoint(kind: type) -> str:
     """Return the source code of the file of a class, with imports that also work in a checkpoint.
 
-    In the returned code, a `try` statement replaces `from vaswani_hf import NAME`. The new code imports NAME
-    from the files of the checkpoint, or from vaswani_hf if the files of the checkpoint lack NAME. Raise a
-    ValueError if the file imports another file of the user.
+    In the returned code, a `try` statement replaces each statement such as `from vaswani_hf import NAME`. The
+    `try` statement executes `from .attention_vaswani import NAME` if `attention_vaswani` defines NAME. If
+    this import fails, because the files of the checkpoint are missing, the `except` clause executes the
+    original statement.
+
+    Raise a ValueError if the file imports another file of the user.
     """
     path = Path(_file_of(kind))
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     others = [f".{name}" for name in get_relative_imports(path) if name not in _travelling_modules()]
     others += [name for name in get_imports(path) if (path.parent / f"{name}.py").is_file()]
     if others:
@@ -247,25 +250,26 @@ def source_for_checkpoint(kind: type) -> str:
             f"'{path}' cannot be saved with a checkpoint, because it imports {min(others)}; put all code "
             f"that {kind.__name__} needs into one file."
         )
-    for node in sorted(_imports(ast.parse("".join(lines))), key=lambda node: -node.lineno):
-        first = lines[node.lineno - 1]
-        rest = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode().strip()
-        if isinstance(node, ast.Import) or first[: node.col_offset].strip() or rest[:1] not in ("", "#"):
+    source = path.read_text(encoding="utf-8")
+    lines = source.split("\n")
+    # Replace the last statement first, because a replacement changes the numbers of the later lines.
+    for node in reversed([*_imports_of_package(ast.parse(source))]):
+        place = slice(node.lineno - 1, node.end_lineno)
+        statement = ast.get_source_segment(source, node) or ""
+        other_code = "\n".join(lines[place]).replace(statement, "", 1).strip()
+        if isinstance(node, ast.Import) or (other_code and not other_code.startswith("#")):
             raise ValueError(
                 f"'{path}' cannot be saved with a checkpoint, because of line {node.lineno}, "
-                f"{first.strip()!r}; write `from {PACKAGE} import …` on a line of its own."
+                f"{lines[node.lineno - 1].strip()!r}; write `from {PACKAGE} import …` on a line of its own."
             )
-        indent = first[: node.col_offset]
-        statements = [f"{indent}try:\n"]
-        statements += [f"{indent}    {ast.unparse(relative)}\n" for relative in _relative(node, path)]
-        statements += [f"{indent}except ImportError:\n", f"{indent}    {ast.unparse(node)}\n"]
-        lines[node.lineno - 1 : node.end_lineno] = statements
-    return "".join(lines)
+        indentation = lines[node.lineno - 1][: node.col_offset]
+        lines[place] = [textwrap.indent(ast.unparse(_with_relative_imports(node, path)), indentation)]
+    return "\n".join(lines)
 
 
-def _imports(node: ast.AST) -> Iterable[Any]:
-    """Yield the statements that import from `vaswani_hf`. Skip `try` blocks, because in a `try` block the
-    user's code handles a failed import.
+def _imports_of_package(node: ast.AST) -> Iterator[Any]:
+    """Yield the statements that import from `vaswani_hf`, in the order of the file. Skip `try` statements,
+    because in a `try` statement the user's code handles a failed import.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
@@ -277,29 +281,28 @@ def _imports(node: ast.AST) -> Iterable[Any]:
             names = [child.module or ""]
         if any(name.partition(".")[0] == PACKAGE for name in names):
             yield child
-        yield from _imports(child)
+        yield from _imports_of_package(child)
 
 
-def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
-    """Convert an import statement, such as `from vaswani_hf import X`, to relative imports from the
-    checkpoint's code files.
-    """
-    found: dict[str, list[ast.alias]] = {}
+def _with_relative_imports(node: ast.ImportFrom, path: Path) -> ast.Try:
+    """Return the `try` statement that replaces the statement `node` of the file `path`."""
+    module = node.module or ""
+    relative: list[ast.stmt] = []
     for alias in node.names:
-        home = (node.module or "").rpartition(".")[2]
+        home = module.rpartition(".")[2]
         if home not in _travelling_modules():
-            # If the import statement imports from a package, such as `vaswani_hf`, find the module that
-            # defines the imported class or function.
-            thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
-            home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
+            # If the statement imports from a package, such as `vaswani_hf`, find the module that defines the
+            # imported class or function.
+            imported = getattr(sys.modules.get(module), alias.name, None)
+            home = str(getattr(imported, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():
             raise ValueError(
-                f"'{path}' cannot be saved with a checkpoint, because it imports `{alias.name}` from "
-                f"{node.module}; import only classes and functions of the model from {PACKAGE}, such as "
-                "VaswaniAttention."
+                f"'{path}' cannot be saved with a checkpoint, because it imports `{alias.name}` from {module}; "
+                f"import only classes and functions of the model from {PACKAGE}, such as VaswaniAttention."
             )
-        found.setdefault(home, []).append(alias)
-    return [ast.ImportFrom(module=home, names=names, level=1) for home, names in found.items()]
+        relative.append(ast.ImportFrom(home, [alias], level=1))
+    handler = ast.ExceptHandler(ast.Name("ImportError"), body=[node])
+    return ast.Try(relative, [handler], orelse=[], finalbody=[])
 
 
 def save_user_code(config: Any, base: type, folder: Path) -> None:

@@ -48,15 +48,10 @@ from ..translation.translator import Translator
 from .destination import Destination, check_destination, check_token
 from .staging import stage_repository
 
-# The files of `model/`. A repository can contain files of an older version of this package.
-_CODE_FILES = "*_vaswani.py"
-# Patterns of files that a push deletes from the repository if the new checkpoint does not contain the files.
-REPLACED_FILES: tuple[str, ...] = (
-    *CHECKPOINT_FILES,
-    RECIPE_FILE,
-    *UNCHANGED_RECORDS,
-    _CODE_FILES,
-)
+# Names and patterns of files that a push deletes from the repository if the new checkpoint does not contain
+# the files. A push deletes no code files. A user can have written a code file, and transformers ignores code
+# files that the new checkpoint does not need.
+REPLACED_FILES: tuple[str, ...] = (*CHECKPOINT_FILES, RECIPE_FILE, *UNCHANGED_RECORDS)
 # The texts for which `fingerprint` computes tokens and logits.
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
 
@@ -227,7 +222,7 @@ def _commit(
     deletions = [
         CommitOperationDelete(name)
         for name in there
-        if name not in files and any(_matches(name, pattern) for pattern in replaced)
+        if name not in files and any(fnmatch(name, pattern) for pattern in replaced)
     ]
     # Do not use `upload_folder`. After a failed commit, `upload_folder` would upload the files in several
     # commits. `upload_folder` would also make every pull request a draft.
@@ -239,13 +234,6 @@ def _commit(
         revision=destination.revision,
         create_pr=destination.create_pr,
     )
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Return True if the file `name` matches `pattern`. A pattern without a slash, such as `*_vaswani.py`,
-    matches no file in a folder of the repository.
-    """
-    return fnmatch(name, pattern) and ("/" in pattern or "/" not in name)
 
 
 def _files_in(folder: Path) -> list[str]:

@@ -1,7 +1,6 @@
 """Defines the sections `tokenizer`, `model`, `decoding`, `evaluation` and `publishing` of a recipe."""
 
 import dataclasses
-import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import create_model, model_validator
@@ -79,6 +78,12 @@ class InitFrom(Settings):
         return self.model_dump(exclude_none=True)
 
 
+class _ConfigOfRecipe(VaswaniConfig):
+    """A config whose error messages name the fields as recipe keys, such as `model.d_model`."""
+
+    field_prefix = "model."
+
+
 class ModelSettings(Settings):
     """The section `model` of a recipe: the fields of `VaswaniConfig`, the models with the initial weights,
     and the user's Python file.
@@ -96,15 +101,15 @@ class ModelSettings(Settings):
         """Return the fields of `VaswaniConfig` that the recipe sets."""
         return {name: getattr(self, name) for name in MODEL_KEYS if name in self.model_fields_set}
 
-    def make_config(self, **vocabulary: Any) -> VaswaniConfig:
+    def make_config(
+        self, config_class: type[VaswaniConfig] = VaswaniConfig, **vocabulary: Any
+    ) -> VaswaniConfig:
         """Return the config. `vocabulary` contains the config fields whose values come from the
         tokenizers.
         """
         fields = {**self.config_fields(), **vocabulary}
         start = "pad_token_id" if fields.get("zero_start_embedding") else "bos_token_id"
-        return VaswaniConfig(
-            **fields, decoder_start_token_id=fields.get(start, getattr(VaswaniConfig, start))
-        )
+        return config_class(**fields, decoder_start_token_id=fields.get(start, getattr(VaswaniConfig, start)))
 
     @property
     def stacks(self) -> list[str]:
@@ -119,19 +124,9 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # The constructor of the model's config class checks whether the values of all fields fit together.
-        try:
-            self.make_config()
-        except InvalidValueError as error:
-            raise InvalidValueError(_with_section(str(error))) from None
+        # The constructor checks whether the values of all fields fit together.
+        self.make_config(_ConfigOfRecipe)
         return self
-
-
-def _with_section(message: str) -> str:
-    """Write `model.` before the config fields in an error message, because the recipe has the fields in the
-    section `model`.
-    """
-    return re.sub(r"`(?=(\w+))", lambda found: "`model." if found[1] in MODEL_KEYS else "`", message)
 
 
 def _key_of(declared: dataclasses.Field, default: Any, help: str) -> tuple[Any, Any]:
