@@ -1,21 +1,23 @@
-# All targets install packages into .venv. If .venv is complete, a target installs nothing.
-# `make quickstart` and `make parsing` install the package and its dependencies. The other targets also install the
+# The target test-oldest installs packages into .venv-oldest, and all other targets install packages into
+# .venv. If .venv is complete, only test-browser and contract install further packages. `make quickstart` and
+# `make parsing` install the package and its dependencies. The other targets for .venv also install the
 # development tools and the optional libraries.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # PyTorch is installed first and separately, so that pip can find a CPU build.
 TORCH ?= --constraint constraints.txt torch
-# Without --no-compile, pip compiles all modules to bytecode, which takes a minute. Python can compile a module at its
-# first import.
+# Use --no-compile, because otherwise pip compiles all modules to bytecode, which takes a minute. Without this
+# step, Python compiles each module at its first import.
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 
-# With `worksteal`, each test process runs consecutive tests, so that tests of a file can share their fixtures. Each
-# process uses one thread. Start one process for each processor: each further process imports torch and collects all
-# tests, which takes 14 seconds.
+# With `worksteal`, each test process runs consecutive tests, so that tests of a file can share their
+# fixtures. Each process uses one thread. Start one process for each processor, but at most 4 processes,
+# because each process imports torch and collects all tests, which takes 14 seconds.
 WORKERS := -n logical --maxprocesses 4 --dist worksteal
 
-# Cache the compiled modules even if the environment forbids this, because each test process imports 4,000 modules.
+# Cache the compiled modules even if the environment forbids this, because each test process imports 4,000
+# modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart parsing test test-all test-browser test-oldest lint bench install contract docs
@@ -51,14 +53,14 @@ test: install
 test-all: install
 	$(BIN)/python -m pytest $(WORKERS) --durations=40
 
-# Runs the tests of all pages in headless Chromium. pytest prints the reason of each skipped test, for example that
-# Chromium is not installed.
+# Runs the tests of all pages in headless Chromium. pytest prints the reason of each skipped test, for example
+# that Chromium is not installed.
 test-browser: install
 	$(BIN)/$(INSTALL) --constraint constraints.txt playwright
 	$(BIN)/python -m pytest $(WORKERS) -rs tests/browser tests/demo
 
-# Runs tests with the oldest versions that pyproject.toml allows, in a separate environment. The tests cover whole runs,
-# killed and resumed runs, damaged runs, and private names.
+# Runs tests with the oldest versions that pyproject.toml allows, in a separate environment. The tests cover
+# whole runs, killed and resumed runs, damaged runs, and private names.
 OLDEST := tests/test_private_names.py tests/test_oldest.py tests/training/test_training.py tests/training/test_killed.py \
 	tests/training/test_damaged.py tests/training/test_explosion.py
 
@@ -69,8 +71,8 @@ test-oldest:
 		pytest pytest-timeout pytest-xdist peft tensorboard
 	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 
-# Runs the model tests of transformers on the models of the package. Only the source distribution of transformers
-# contains these tests.
+# Runs the model tests of transformers on the models of the package. Only the source distribution of
+# transformers contains these tests.
 contract: install
 	$(BIN)/$(INSTALL) parameterized
 	test -d build/transformers || { mkdir -p build && \
