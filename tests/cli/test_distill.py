@@ -278,8 +278,8 @@ REFUSED = {
     "--output x.txt": "`--output` must end in .jsonl, but is x.txt; `--train_pairs` recognises JSON lines by this ending.",
     "--output there.jsonl": "`--output` must be a new file, but there.jsonl exists; continue it with `--resume` or",
     "--output there.jsonl --resume": "`--resume` continues a file that `vaswani distill` wrote, but there",
-    "--output train-2.jsonl --corpus null --train_pairs a.jsonl,train-*.jsonl": (
-        "`--output` must not be a file of `--train_pairs`, but train-2.jsonl is one of the files train-*.jsonl."
+    "--output train-2.jsonl --corpus null --train_pairs a.jsonl,./train-*.jsonl": (
+        "`--output` must not be a file of `--train_pairs`, but train-2.jsonl is one of the files ./train-*.jsonl."
     ),
     "--target_language en --corpus null --train_source a.en --train_target a.de": (
         "`data.source_language` and `data.target_language` are both 'en', but the languages name the two sides of a pair"

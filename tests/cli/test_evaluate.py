@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from factories import save_checkpoint, tiny_model, tiny_tokenizer, write_recipe
+from factories import files_in, save_checkpoint, tiny_model, tiny_tokenizer, write_recipe
 
 import vaswani_hf.evaluation.comparison as comparison
 from vaswani_hf.cli import main
@@ -268,12 +268,12 @@ BAD_INPUT = {
 def test_bad_input_is_one_sentence_and_leaves_files_alone(evaluate, folder, words):
     (folder / "bad").write_bytes(b"eins\n\xff\n")
     (folder / "old.png").write_bytes(b"old")
-    before = {path: path.read_bytes() for path in folder.iterdir()}
+    before = files_in(folder)
     code, out, errors = evaluate(*words.split())
     is_content = "equally many" in BAD_INPUT[words] or "UTF-8" in BAD_INPUT[words]
     assert (code, out) == (1 if is_content else 2, "")
     assert errors.startswith(f"vaswani: {BAD_INPUT[words]}") and errors.count("\n") == 1
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert files_in(folder) == before
 
 
 @pytest.mark.parametrize(
