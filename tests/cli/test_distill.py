@@ -276,14 +276,10 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, output, t
 # The first words of the message for each command line.
 REFUSED = {
     "--output x.txt": "`--output` must end in .jsonl, but is x.txt; `--train_pairs` recognises JSON lines by this ending.",
-    "--output no/x.jsonl": "`--output` must be in an existing folder, but is no/x.jsonl.",
     "--output there.jsonl": "`--output` must be a new file, but there.jsonl exists; continue it with `--resume` or",
     "--output there.jsonl --resume": "`--resume` continues a file that `vaswani distill` wrote, but there",
-    "--output there.jsonl --resume --corpus null --train_pairs ./there.jsonl": (
-        "`--output` must not be a file of `--train_pairs`, but there.jsonl is one of the files ./there.jsonl."
-    ),
-    "--output train-2.jsonl --corpus null --train_pairs a.jsonl,train-*.jsonl": (
-        "`--output` must not be a file of `--train_pairs`, but train-2.jsonl is one of the files train-*.jsonl."
+    "--output train-2.jsonl --corpus null --train_pairs a.jsonl,./train-*.jsonl": (
+        "`--output` must not be a file of `--train_pairs`, but train-2.jsonl is one of the files ./train-*.jsonl."
     ),
     "--target_language en --corpus null --train_source a.en --train_target a.de": (
         "`data.source_language` and `data.target_language` are both 'en', but the languages name the two sides of a pair"
@@ -293,7 +289,6 @@ REFUSED = {
     "--teacher recipe.yaml --engine ctranslate2": "`model` must be a folder that `vaswani export ",
     "--teacher a b --engine ctranslate2": "`--teacher` must be one model with `--engine ctranslate2`, but is 2 models; give one",
     "--corpus null --train_pairs gone.jsonl": "`data`, train split: `train_pairs` must be an existing ",
-    "--num_return_sequences 9 --num_beams 4": "`--num_return_sequences` must be at most `--num_beams`, 4, but is 9.",
     "--num_return_sequences 9": "`num_return_sequences` must be at most `num_beams`, which is 4, but is 9.",
 }
 

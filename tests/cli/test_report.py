@@ -22,20 +22,14 @@ EXIT_CODES = [
     (InvalidHubValueError("`tag` must be new."), "`tag` must be new.", 2),
     (HFValidationError("Cannot have -- in repo_id."), "Cannot have -- in repo_id.", 2),
     (NotExpressibleError("`d_k` is 3."), "`d_k` is 3.", 2),
-    (
-        PhraseError(0, [[1]], "it is long"),
-        "`must_contain` has [1] for sentence 0 of the batch, but it is long.",
-        2,
-    ),
+    (PhraseError(0, [[1]], "x"), "`must_contain` has [1] for sentence 0 of the batch, but x.", 2),
     (ValueError("Line 3 of file must be text."), "Line 3 of file must be text.", 1),
     (ValueError("`x` of another library"), "`x` of another library", 1),
     (HubError("The transfer failed."), "The transfer failed.", 1),
     (OutputError("`--output` cannot be written."), "`--output` cannot be written.", 1),
-    (
-        OSError(errno.EACCES, "Permission denied", "f"),
-        "'f' cannot be read or written (Permission denied).",
-        1,
-    ),
+    (OSError(errno.EACCES, "Denied", "f"), "'f' cannot be read or written (Denied).", 1),
+    # A copy without space names the new file, and not its source.
+    (OSError(errno.ENOSPC, "Full", "from.py", None, "to.py"), "'to.py' cannot be read or written (Full).", 1),
     (RuntimeError("`x` of another library"), "RuntimeError: `x` of another library", 1),
     (FailedRunsError("1 of 2 trainings failed."), "1 of 2 trainings failed.", 1),
     (InterruptedRunError("The run was interrupted."), "The run was interrupted.", 130),
@@ -46,10 +40,3 @@ EXIT_CODES = [
 def test_the_class_of_an_error_decides_the_exit_code(capsys, error, message, code):
     assert report(error, is_output_lost=False) == code
     assert capsys.readouterr().err == f"vaswani: {message}\n"
-
-
-def test_a_copy_without_space_is_named_and_not_its_source(capsys):
-    error = OSError(errno.ENOSPC, "No space left on device", "source.py", None, "full/copy.py")
-    assert report(error, is_output_lost=False) == 1
-    sentence = "vaswani: 'full/copy.py' cannot be read or written (No space left on device).\n"
-    assert capsys.readouterr().err == sentence

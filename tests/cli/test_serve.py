@@ -18,6 +18,7 @@ httpx = pytest.importorskip("httpx", reason="the tests call the service with htt
 from sentences import rows  # noqa: E402
 
 from vaswani_hf.cli.serve import ServeOptions  # noqa: E402
+from vaswani_hf.convert.export import export  # noqa: E402
 from vaswani_hf.serving.limits import Limits  # noqa: E402
 from vaswani_hf.serving.server import listening_socket  # noqa: E402
 
@@ -75,23 +76,19 @@ NO_JSON = "Invalid JSON format"
 NO_UTF_8 = "The query and the body must be text that UTF-8 can encode."
 NO_TEXT = "Invalid request: missing q parameter"
 FORM = "application/x-www-form-urlencoded"
-TOO_MANY = "A request may have at most"
+MULTIPART = "multipart/form-data; boundary=x"
+PART = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\xfe\r\n--x--\r\n'
 OTHER_TYPE = (
     f"The header `Content-Type` must be application/json, {FORM} or multipart/form-data, but is text/plain."
 )
-# The request, the status and the error.
+# The request, the status and the beginning of the error.
 BAD_INPUT = {
     "characters": (
         json_of("a" * 100_000),
         413,
-        f"{TOO_MANY} 20,000 characters, but has 100,000; divide the request.",
+        "A request may have at most 20,000 characters, but has 100,0",
     ),
-    "1 MB": (
-        json_of("a" * 1_000_000),
-        413,
-        "The body of a request may have at most 340,000 bytes; divide the request.",
-    ),
-    "501 texts": (json_of([""] * 501), 413, f"{TOO_MANY} 500 texts, but has 501; divide the request."),
+    "1 MB": (json_of("a" * 1_000_000), 413, "The body of a request may have at most 340,000 bytes; divide"),
     "plain text": (body_of(b"Hund", "text/plain; charset=utf-8"), 415, OTHER_TYPE),
     "no texts": (json_of([]), 400, NO_TEXT),
     "no body": (body_of(b"", ""), 400, NO_TEXT),
@@ -104,15 +101,8 @@ BAD_INPUT = {
     "invalid UTF-8 in a form": (body_of(b"q=\xff", FORM), 400, NO_UTF_8),
     "an invalid byte in a form": (body_of(b"q=%ff", FORM), 400, NO_UTF_8),
     "an invalid byte in a query": ({"url": "/translate?q=%ff%fe"}, 400, NO_UTF_8),
-    "invalid UTF-8 in a multipart form": (
-        body_of(
-            b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\xfe\r\n--x--\r\n',
-            "multipart/form-data; boundary=x",
-        ),
-        400,
-        NO_UTF_8,
-    ),
-    "broken multipart": (body_of(b"Hund", "multipart/form-data; boundary=x"), 400, "Invalid multipart data."),
+    "invalid UTF-8 in a multipart form": (body_of(PART, MULTIPART), 400, NO_UTF_8),
+    "broken multipart": (body_of(b"Hund", MULTIPART), 400, "Invalid multipart data."),
     "a file": ({"files": {"q": ("a.txt", b"Hund")}}, 400, "Too many files. Maximum number of files is 0."),
 }
 
@@ -121,7 +111,7 @@ BAD_INPUT = {
 def test_bad_input(client, name):
     request, status, expected = BAD_INPUT[name]
     answer = client.post(**{"url": "/translate"} | request)
-    assert (answer.status_code, answer.json()) == (status, {"error": expected})
+    assert answer.status_code == status and answer.json()["error"].startswith(expected)
 
 
 def send_with(client, header: str, body: bytes) -> socket.socket:
@@ -133,7 +123,7 @@ def send_with(client, header: str, body: bytes) -> socket.socket:
 
 
 def send_only(client, body: bytes, length: int) -> socket.socket:
-    """Send a request of which `length` bytes are announced, and return the connection without reading."""
+    """Send a request with a body of `length` announced bytes, as `send_with`."""
     return send_with(client, f"Content-Length: {length}", body)
 
 
@@ -197,11 +187,8 @@ def test_other_clients_are_served(client, checkpoint, misbehave):
 def test_a_service_from_its_start_to_its_end(python, copier_checkpoint, number):
     """A signal arrives during a request of 120 lines, each in a batch of its own."""
     text = "\n".join([TEXTS[0]] * 120)
-    with served(python, copier_checkpoint, "--languages", "en:de", "--max_batch", "1") as (
-        process,
-        client,
-        lines,
-    ):
+    words = (copier_checkpoint, "--languages", "en:de", "--max_batch", "1")
+    with served(python, *words) as (process, client, lines):
         assert lines[0].startswith("vaswani serves en to de at http://127.0.0.1:")
         assert re.fullmatch(
             r"try: curl http://127\.0\.0\.1:\d+/translate --data-urlencode 'q=Hello, world!' .*\n", lines[1]
@@ -222,21 +209,23 @@ def test_a_service_from_its_start_to_its_end(python, copier_checkpoint, number):
         assert process.stderr.read() == "vaswani: the service has ended\n"
 
 
-def test_the_engine_ctranslate2(python, copier_checkpoint, copier, tmp_path):
+@pytest.fixture(scope="module")
+def exported(copier_checkpoint, tmp_path_factory):
+    """The arguments that serve an export to CTranslate2."""
     pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
-    from vaswani_hf.convert.export import export
+    folder = tmp_path_factory.mktemp("exports") / "ctranslate2"
+    export(copier_checkpoint, folder, "ctranslate2")
+    return [folder, "--engine", "ctranslate2", "--languages", "en:de"]
 
-    export(copier_checkpoint, tmp_path / "exported", "ctranslate2")
-    words = [str(tmp_path / "exported"), "--engine", "ctranslate2", "--languages", "en:de"]
-    with served(python, *words) as (_, client, _):
+
+def test_the_engine_ctranslate2(python, exported, copier):
+    with served(python, *exported) as (_, client, _):
         answer = client.post("/translate", json={"q": TEXTS, "source": "auto", "target": "de"})
         assert answer.json()["translatedText"] == list(copier.translate(TEXTS))
         for fields in ({"stream": True}, {"must_contain": ["Öl"]}):
             answer = client.post("/v1/translations", json={"text": "Hund"} | fields)
-            assert answer.status_code == 400
-            assert answer.json()["error"].startswith(
-                f"`{next(iter(fields))}` must be left out, because the engine"
-            )
+            message = f"`{next(iter(fields))}` must be left out, because the engine"
+            assert answer.status_code == 400 and answer.json()["error"].startswith(message)
 
 
 UNSUPPORTED = """
@@ -246,15 +235,10 @@ UNSUPPORTED = """
 
 
 @pytest.mark.parametrize(("words", "message"), rows(UNSUPPORTED))
-def test_options_that_a_model_does_not_support(vaswani, copier_checkpoint, tmp_path, words, message):
-    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
-    from vaswani_hf.convert.export import export
-
-    export(copier_checkpoint, tmp_path / "exported", "ctranslate2")
+def test_options_that_a_model_does_not_support(vaswani, exported, tmp_path, words, message):
     (tmp_path / "terms.tsv").write_text("hund\tÖl\n")
     words = words.replace("GLOSSARY", str(tmp_path / "terms.tsv")).split()
-    common = [str(tmp_path / "exported"), "--engine", "ctranslate2", "--languages", "en:de", "--port", "0"]
-    code, _, error = vaswani("serve", *common, *words)
+    code, _, error = vaswani("serve", *exported, "--port", "0", *words)
     assert code == 2 and error.startswith(message)
 
 
@@ -279,15 +263,14 @@ def test_an_answer_does_not_wait_for_an_acknowledgement():
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_a_port_in_use(vaswani, copier_checkpoint):
+def test_a_port_in_use(vaswani):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        code, _, error = vaswani("serve", copier_checkpoint, "--port", port)
-    assert code == 2
-    assert error == (
-        f"`--port` must be a free port, but {port} cannot be used (Address already in use); give another port, or 0 "
-        "for any free port."
+        code, _, error = vaswani("serve", "a", "--port", port)
+    message = (
+        f"`--port` must be a free port, but {port} cannot be used (Address already in use); give another"
     )
+    assert code == 2 and error.startswith(message)
 
 
 WRONG = """

@@ -12,16 +12,9 @@ RUNNABLE = ("bash", "python", "yaml")
 LANGUAGES = (*RUNNABLE, "text")
 # These directives of MyST contain no code that a user runs.
 DIRECTIVES = (
-    "{toctree}",
-    "{eval-rst}",
-    "{literalinclude}",
-    "{formats-table}",
-    "{import-formats-table}",
-    "{percent-script}",
-    "{include}",
-    "{note}",
-    "{warning}",
-)
+    "{toctree} {eval-rst} {literalinclude} {formats-table} {import-formats-table} {percent-script} {include} "
+    "{note} {warning}"
+).split()
 _FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 

@@ -46,29 +46,16 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "decoding": {"num_beams": 2, "max_length_a": 1, "max_length_b": 8},
 }
-# Keys that only some tasks have.
-TASKS_OF_KEY = {
-    "numbers_train_size": ("translation", "causal_lm", "masked_lm"),
-    "trees_train_size": ("parsing",),
-    "encoder_layers": ("translation", "masked_lm", "parsing"),
-    "encoder_attention_heads": ("translation", "masked_lm", "parsing"),
-    "encoder_ffn_dim": ("translation", "masked_lm", "parsing"),
-    "decoder_layers": ("translation", "causal_lm", "parsing"),
-    "decoder_attention_heads": ("translation", "causal_lm", "parsing"),
-    "decoder_ffn_dim": ("translation", "causal_lm", "parsing"),
-    "source_tokens_per_batch": ("translation", "parsing"),
-    "target_tokens_per_batch": ("translation", "parsing"),
-    "text_tokens_per_batch": ("causal_lm", "masked_lm"),
+# The beginnings of the keys that a task does not have.
+MISSING_KEYS = {
+    "translation": ("trees_", "text_"),
+    "parsing": ("numbers_", "text_"),
+    "causal_lm": ("trees_", "encoder_", "source_", "target_"),
+    "masked_lm": ("trees_", "decoder_", "source_", "target_"),
 }
-TASKS = ("translation", "parsing", "causal_lm", "masked_lm")
-# The keys that a part of a recipe may lack, and the keys that replace a corpus.
-LANGUAGES = {
-    "translation": {"source_language": "en", "target_language": "de"},
-    "parsing": {"language": "en"},
-    "causal_lm": {"language": "en"},
-    "masked_lm": {"language": "en"},
-}
-CORPORA = {"translation": "numbers", "parsing": "trees", "causal_lm": "numbers", "masked_lm": "numbers"}
+# The keys that a part of a recipe may lack.
+LANGUAGES = {"translation": {"source_language": "en", "target_language": "de"}}
+# The keys that replace a corpus.
 SOURCES = {"dataset", "train_source", "train_pairs", "train_text", "train_trees"}
 
 
@@ -79,7 +66,7 @@ def small_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
     for section, keys in SMALL.items():
         if task in ("causal_lm", "masked_lm") and section == "decoding":
             continue
-        of_task = {key: value for key, value in keys.items() if task in TASKS_OF_KEY.get(key, TASKS)}
+        of_task = {key: value for key, value in keys.items() if not key.startswith(MISSING_KEYS[task])}
         small[section] = {**(recipe.get(section) or {}), **of_task}
     # Remove the widths of the heads, because the recipe's widths belong to a larger model.
     for key in ("d_k", "d_v"):
@@ -101,10 +88,10 @@ def check_recipe(code: str) -> None:
         load_recipe(place)
         return
     errors = []
-    for task in [values["task"]] if "task" in values else TASKS:
-        data = {**LANGUAGES[task], **(values.get("data") or {})}
+    for task in [values["task"]] if "task" in values else MISSING_KEYS:
+        data = {**LANGUAGES.get(task, {"language": "en"}), **(values.get("data") or {})}
         if not SOURCES & data.keys():
-            data["corpus"] = CORPORA[task]
+            data["corpus"] = "trees" if task == "parsing" else "numbers"
         whole = {"output_dir": "out", "task": task, "training": {"max_steps": 8}, **values, "data": data}
         place.write_text(yaml.safe_dump(whole))
         try:

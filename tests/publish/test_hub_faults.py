@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from factories import files_in
 from huggingface_hub import HfApi, constants, get_token
+from sentences import rows
 
 from vaswani_hf.checkpoint import hub as requests
 from vaswani_hf.checkpoint.hub import hub_error, sentence_of
@@ -51,31 +52,20 @@ def nothing_changes(hub, folder):
     assert state() == before
 
 
-NEW_TAG = "`tag` must be new, but '{repo}' has a tag or branch '%s'; take another name."
-NO_BRANCH = "`revision` must be a branch or a pull request that '{repo}' has, but is '%s'."
-# Each row has the arguments of `vaswani push`, the exit code and the start of the error. The code is 1 if the
-# Hub refuses.
-REFUSALS = [
-    (("alice/a--b",), 2, "Cannot have -- or .. in repo_id: 'alice/a--b'."),
-    (("{repo}", "--revision", "a..b"), 1, "Bad request: Invalid reference name: a..b"),
-    (("{repo}", "--tag", "v1"), 2, NEW_TAG % "v1"),
-    (("{repo}", "--tag", "main"), 2, NEW_TAG % "main"),
-    (("{repo}", "--revision", "v1"), 2, NO_BRANCH % "v1"),
-    (("{repo}", "--revision", "refs/pr/9"), 2, NO_BRANCH % "refs/pr/9"),
-    (("{repo}", "--private"), 2, "`private` is for a new repository, but '{repo}' exists and is public;"),
-    (
-        ("{repo}", "--license", "mit"),
-        2,
-        "`license` is 'mit', but the existing model card '{folder}/README.md'",
-    ),
-    (("alice/nothing", "--create-pr"), 2, "There is no repository 'alice/nothing' on {hub}"),
-    (("bob/model",), 1, "403 Forbidden: You don't have the required permissions to perform this action."),
-    (
-        ("bob/new",),
-        1,
-        "There is no repository 'bob/new', and the token of alice cannot make a repository for 'bob';",
-    ),
-]
+# The arguments of `vaswani push`, the exit code and the start of the error. The code is 1 if the Hub refuses.
+REFUSALS = """
+alice/a--b | 2 | Cannot have -- or .. in repo_id: 'alice/a--b'.
+{repo} --revision a..b | 1 | Bad request: Invalid reference name: a..b
+{repo} --tag v1 | 2 | `tag` must be new, but '{repo}' has a tag or branch 'v1'; take another name.
+{repo} --tag main | 2 | `tag` must be new, but '{repo}' has a tag or branch 'main'; take another name.
+{repo} --revision v1 | 2 | `revision` must be a branch or a pull request that '{repo}' has, but is 'v1'.
+{repo} --revision refs/pr/9 | 2 | `revision` must be a branch or a pull request that '{repo}' has, but is 'refs/pr/9'.
+{repo} --private | 2 | `private` is for a new repository, but '{repo}' exists and is public;
+{repo} --license mit | 2 | `license` is 'mit', but the existing model card '{folder}/README.md'
+alice/nothing --create-pr | 2 | There is no repository 'alice/nothing' on {hub}
+bob/model | 1 | 403 Forbidden: You don't have the required permissions to perform this action.
+bob/new | 1 | There is no repository 'bob/new', and the token of alice cannot make a repository for 'bob';
+"""
 
 
 def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
@@ -86,10 +76,10 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
     hub.create_repository("bob/model")
     published.refs["refs/tags/v1"] = published.head()
     names = {"repo": published.id, "hub": hub.endpoint, "folder": folder}
-    for words, code, sentence in REFUSALS:
+    for words, code, sentence in rows(REFUSALS.format(**names)):
         with nothing_changes(hub, folder):
-            found, _, said = vaswani("push", folder, *(word.format(**names) for word in words))
-        assert found == code and said.startswith(sentence.format(**names)), said
+            found, _, said = vaswani("push", folder, *words.split())
+        assert found == int(code) and said.startswith(sentence), said
     assert not hub.uploads()
 
 
@@ -248,20 +238,13 @@ FAILED = "The transfer failed ("
 AGAIN = "); run the command again; complete files are not transferred again."
 XET_AGAIN = "); run the command again, or set HF_HUB_DISABLE_XET=1 to transfer without xet; complete files are not transferred again."
 PAGE = b"<html>Sign in</html>"
-METADATA = b'{"errors": [{"message": "No licence"}], "warnings": []}'
+NO_LICENCE = {"status": 400, "body": b'{"errors": [{"message": "No licence"}], "warnings": []}'}
 WEIGHTS = "/resolve/.*/model.safetensors"
 # Each row is a command, the requests that fail, their fault, and the beginning and the end of the error.
 FAULTS = [
     ("push", "POST", "/commit/", {"status": 503}, ERROR, ""),
     ("push", "POST", "/api/validate-yaml", {"status": 502, "body": PAGE}, NOT_JSON, ""),
-    (
-        "push",
-        "POST",
-        "/api/validate-yaml",
-        {"status": 400, "body": METADATA},
-        "Invalid metadata in README.md. - No licence",
-        "",
-    ),
+    ("push", "POST", "/api/validate-yaml", NO_LICENCE, "Invalid metadata in README.md. - No licence", ""),
     ("push", "PUT", "/storage/", {"cut_after": 500}, LOST, AGAIN),
     ("push with xet", "GET", "/xet-write-token/", {"status": 404}, FAILED, XET_AGAIN),
     ("translate", "GET", WEIGHTS, {"cut_after": 300}, LOST, AGAIN),

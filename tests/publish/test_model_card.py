@@ -12,11 +12,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 from factories import write_recipe
 from huggingface_hub import HfApi, ModelCard
 from jinja2 import Environment, meta
 from safetensors.torch import load_file, save_file
-from sentences import refused
+from sentences import refused, rows
 
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.certificate import hashes_of_weights
@@ -91,11 +92,25 @@ def copy(tmp_path):
     return copy
 
 
+def change(folder, section, **keys) -> Path:
+    """Change keys of a section in the recipe of a checkpoint."""
+    path = folder / "recipe.yaml"
+    recipe = yaml.safe_load(path.read_text())
+    recipe[section] |= keys
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return folder
+
+
+def licensed(folder, data_license, chosen=None) -> Path:
+    """Change the licence of the data and the licence that the publisher chose."""
+    return change(change(folder, "data", license=data_license), "publishing", license=chosen)
+
+
 def results(folder):
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
-def rows(card) -> dict[str, str]:
+def table_of(card) -> dict[str, str]:
     """The table of the training."""
     return dict(re.findall(r"^\| (.+?) \| (.+) \|$", card.text, re.MULTILINE))
 
@@ -135,7 +150,7 @@ def test_the_metadata_is_that_of_the_run(numbers):
 
 def test_the_text_is_that_of_the_run(numbers):
     card, training = model_card(numbers, "alice/words"), results(numbers)["training"]
-    table = rows(card)
+    table = table_of(card)
     assert table["parameters"] == f"{training['parameters']:,}"
     assert (table["optimizer steps"], table["target tokens"]) == ("2", f"{training['target_tokens']:,}")
     assert training["target_tokens"] > 0 and training["seconds"] > 0
@@ -222,7 +237,7 @@ def test_what_a_run_had_not_is_not_on_its_card(texts):
     assert metadata["license"] == "cc-by-sa-4.0"
     assert not {"model-index", "metrics", "datasets"} & metadata.keys()
     assert "The scores are not known, because the model was not scored on a test set." in card.text
-    table = rows(card)
+    table = table_of(card)
     assert table["training data"] == "`train.en.txt` and `train.de.txt`: 50 of 50 sentence pairs"
     assert table["validation data"] == "none"
     assert table["shape"].endswith("vocabulary 270 and 270")
@@ -240,7 +255,7 @@ def test_an_attention_of_another_kind_is_on_the_card(numbers, copy):
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config |= {"cross_attention_score": "additive", "attention_window": [3]}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    shape = rows(model_card(folder, "alice/words"))["shape"]
+    shape = table_of(model_card(folder, "alice/words"))["shape"]
     assert shape.endswith("vocabulary 270, `cross_attention_score` additive, `attention_window` [3]")
 
 
@@ -255,7 +270,7 @@ def test_an_attention_of_another_kind_is_on_the_card(numbers, copy):
 def test_the_shape_has_only_the_numbers_of_the_config(numbers, copy, config, shape):
     folder = copy(numbers, RECORD)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    assert rows(model_card(folder, "alice/words"))["shape"] == shape
+    assert table_of(model_card(folder, "alice/words"))["shape"] == shape
 
 
 def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
@@ -269,7 +284,7 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     assert "The licence is not known. Ask the publisher before you use the model." in card.text
     assert "The recipe is not known." in card.text
     assert "training_curve" not in card.text
-    table = rows(card)
+    table = table_of(card)
     # These values come from the weights and the config.
     known = {name: table.pop(name) for name in ("parameters", "shape")}
     assert known["parameters"] == f"{results(numbers)['training']['parameters']:,}"
@@ -284,7 +299,7 @@ def test_a_run_that_was_not_finished_says_so(numbers, copy):
     assert "The run of this model has no results" in card.text
     assert card.data.language == ["en", "de"]
     assert card.data.eval_results is None
-    assert rows(card)["optimizer steps"] == NOT_KNOWN
+    assert table_of(card)["optimizer steps"] == NOT_KNOWN
 
 
 def test_results_without_a_recipe_are_enough_for_the_scores_and_the_data(numbers, copy, tmp_path):
@@ -306,8 +321,8 @@ def test_a_record_of_an_older_version_is_enough(numbers, copy):
     folder = copy(numbers, training={**training, "hardware": "1 x x86_64"}, data=None)
     write_recipe(folder / "recipe.yaml")
     card = model_card(folder, "alice/words")
-    assert rows(card)["hardware"] == "1 x x86_64"
-    assert (rows(card)["date"], rows(card)["epochs"]) == (NOT_KNOWN, NOT_KNOWN)
+    assert table_of(card)["hardware"] == "1 x x86_64"
+    assert (table_of(card)["date"], table_of(card)["epochs"]) == (NOT_KNOWN, NOT_KNOWN)
     assert card.data.eval_results[0].dataset_name == "numbers"
     assert card.data.language == ["en", "de"]
 
@@ -316,25 +331,18 @@ def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy)
     training = results(numbers)["training"]
     changed = {"steps": 1200, "resumed_at_step": 700, "averaged_steps": [], "seconds": 9000.0}
     folder = copy(numbers, training=training | changed)
-    recipe = (folder / "recipe.yaml").read_text()
-    recipe = recipe.replace("early_stopping_patience: null", "early_stopping_patience: 3").replace(
-        "max_steps: 2", "max_steps: 5000"
-    )
-    (folder / "recipe.yaml").write_text(recipe.replace("save_steps: 1\n", "save_steps: 500\n"))
+    change(folder, "training", early_stopping_patience=3, max_steps=5000, save_steps=500)
     card = model_card(folder, "alice/words", base_model="alice/base")
-    assert rows(card)["optimizer steps"] == "1,200 of at most 5,000; early stopping ended the run"
-    assert rows(card)["final weights"] == "the checkpoint with the best validation loss"
-    assert rows(card)["time"] == "2.50 hours"
-    assert (
-        "The run was resumed after step 700; the table shows the hardware and the versions after this step."
-        in card.text
-    )
+    assert table_of(card)["optimizer steps"] == "1,200 of at most 5,000; early stopping ended the run"
+    assert table_of(card)["final weights"] == "the checkpoint with the best validation loss"
+    assert table_of(card)["time"] == "2.50 hours"
+    assert "The run was resumed after step 700; the table shows the hardware and the versions" in card.text
     assert card.data.base_model == "alice/base" and "made from `alice/base`" in card.text
 
 
 def test_an_average_names_its_checkpoints(numbers, copy):
     training = results(numbers)["training"] | {"averaged_steps": [1, 2]}
-    weights = rows(model_card(copy(numbers, training=training), "a/b"))["final weights"]
+    weights = table_of(model_card(copy(numbers, training=training), "a/b"))["final weights"]
     assert weights == "mean of the checkpoints of the steps 1, 2"
 
 
@@ -358,45 +366,22 @@ def test_steps_and_tokens_are_counted_where_nothing_is_logged(texts, tmp_path):
 )
 def test_languages_that_the_hub_does_not_know_stay_out_of_the_metadata(numbers, copy, given, expected):
     folder = copy(numbers)
-    text = (folder / "recipe.yaml").read_text().replace("target_language: de", f"target_language: {given}")
-    (folder / "recipe.yaml").write_text(text)
-    card = model_card(folder, "alice/words")
+    card = model_card(change(folder, "data", target_language=given), "alice/words")
     assert card.data.language == expected
     assert f"from `en` to `{given}`" in card.text
 
 
-def licensed(folder, data_license, chosen="null"):
-    path = folder / "recipe.yaml"
-    text = path.read_text()
-    text = re.sub(
-        r"^  license: \S+\n  attribution",
-        f"  license: {data_license}\n  attribution",
-        text,
-        flags=re.MULTILINE,
-    )
-    head, publishing = text.split("publishing:")
-    path.write_text(head + "publishing:" + re.sub(r"license: \S+", f"license: {chosen}", publishing))
-    return folder
-
-
-@pytest.mark.parametrize("name", ["a run/checkpoint-2", "best", "."])
+@pytest.mark.parametrize("name", ["copy/checkpoint-2", "best", "."])
 def test_a_numbered_checkpoint_has_the_terms_of_its_run(texts, copy, name, monkeypatch, tmp_path):
-    folder = licensed(copy(texts), "research-only")
-    checkpoint = folder / "checkpoint-2"
-    named = folder.parent / name
-    if name == "best":
-        named.symlink_to(checkpoint)
-    elif name == ".":
-        monkeypatch.chdir(checkpoint)
-        named = Path()
-    else:
-        named = checkpoint
+    checkpoint = licensed(copy(texts), "research-only") / "checkpoint-2"
+    (tmp_path / "best").symlink_to(checkpoint)
+    monkeypatch.chdir(checkpoint)
+    named = Path() if name == "." else tmp_path / name
     assert model_card(named, "alice/words").data.license_name == "research-only"
     with pytest.raises(ValueError, match="^`license` must be research-only or left out"):
         model_card(named, "alice/words", license="apache-2.0")
-    staged = tmp_path / "staged"
-    stage_repository(named, staged, "alice/words")
-    assert "license: research-only" in (staged / "recipe.yaml").read_text()
+    stage_repository(named, tmp_path / "staged", "alice/words")
+    assert "license: research-only" in (tmp_path / "staged" / "recipe.yaml").read_text()
 
 
 def test_the_licence_that_is_chosen_is_in_the_published_recipe(texts, copy, tmp_path):
@@ -409,16 +394,13 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
     folder = licensed(copy(texts), "research-only")
     card = model_card(folder, "alice/words")
     assert (card.data.license, card.data.license_name) == ("other", "research-only")
-    assert (
-        "**Research only.** The texts that the model was trained on may be used for research only"
-        in card.text
-    )
+    assert "**Research only.** The texts that the model was trained on may be used for res" in card.text
     stated = model_card(folder, "alice/words", license="research-only")
     assert stated.data.to_dict() == card.data.to_dict()
-    with pytest.raises(ValueError) as caught:
+    with refused(
+        "`license` must be research-only or left out, but is 'apache-2.0'; the training data is for research only."
+    ):
         model_card(folder, "alice/words", license="apache-2.0")
-    sentence = "`license` must be research-only or left out, but is 'apache-2.0'; the training data is for research only."
-    assert str(caught.value) == sentence
     # The check also refuses a handwritten card with such a licence.
     path = folder / "README.md"
     for text in (str(card), "# No metadata"):
@@ -433,12 +415,11 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
 def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
     folder = copy(texts)
     for data_license, chosen, expected in (
-        ("cc-by-2.0", "null", "cc-by-2.0"),
-        ("cc-by-2.0", "mit", "mit"),
+        ("cc-by-2.0", None, "cc-by-2.0"),
         ("cc-by-nc-4.0", "cc-by-nc-sa-4.0", "cc-by-nc-sa-4.0"),
-        ("null", "null", None),
-        ("unknown", "null", "unknown"),
-        ("other", "null", "other"),
+        (None, None, None),
+        ("unknown", None, "unknown"),
+        ("other", None, "other"),
     ):
         card = model_card(licensed(folder, data_license, chosen), "alice/words")
         assert card.data.license == expected
@@ -449,20 +430,15 @@ def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
 
 FOREIGN = "must hold what `vaswani train` writes, but does not"
 NO_OBJECT = "must hold a JSON object, but does not; restore it or remove it."
-# The content of results.json, and the begin of the error message after the name of the file.
-DAMAGED_RESULTS = {
-    "[]": NO_OBJECT,
-    "{": NO_OBJECT,
-    '{"test": {"bleu": "x"}}': f"{FOREIGN} (`test.bleu` must be a number, but is 'x'); restore it",
-    '{"origin": {}}': f"{FOREIGN} (`origin.name` must be given, but is missing); restore it",
-    '{"examples": [{"source": "a", "output": "b", "confidence": 1, "words": [3]}]}': (
-        f"{FOREIGN} (`examples[0].words[0]` must be a list, but is 3); restore it"
-    ),
-    '{"test": {"bleu": 20, "exact_match": 1}}': (
-        "must hold all scores of the test set, but has `test.bleu` and no `test.chrf`; restore the file or "
-        "remove it."
-    ),
-}
+# A file, its content, and the beginning of the error message after the name of the file.
+DAMAGED = f"""
+results.json | [] | {NO_OBJECT}
+results.json | {{ | {NO_OBJECT}
+results.json | {{"test": {{"bleu": "x"}}}} | {FOREIGN} (`test.bleu` must be a number, but is 'x'); restore it
+results.json | {{"origin": {{}}}} | {FOREIGN} (`origin.name` must be given, but is missing); restore it
+results.json | {{"test": {{"bleu": 20}}}} | must hold all scores of the test set, but has `test.bleu` and no `test.chrf`;
+recipe.yaml | steps: 3 | cannot be used: `steps` is not a key of a recipe
+"""
 
 
 def message_for(folder, file, content):
@@ -473,19 +449,11 @@ def message_for(folder, file, content):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("content", "sentence"), DAMAGED_RESULTS.items())
-def test_a_damaged_record_is_named(tiny_checkpoint, content, sentence):
+@pytest.mark.parametrize(("file", "content", "sentence"), rows(DAMAGED))
+def test_a_damaged_record_is_named(tiny_checkpoint, file, content, sentence):
     folder = tiny_checkpoint()
-    found = message_for(folder, "results.json", content)
-    assert found.startswith(f"The record '{folder / 'results.json'}' {sentence}")
-
-
-def test_a_damaged_recipe_is_named(tiny_checkpoint):
-    folder = tiny_checkpoint()
-    found = message_for(folder, "recipe.yaml", "steps: 3")
-    assert found.startswith(
-        f"The record '{folder}/recipe.yaml' cannot be used: `steps` is not a key of a recipe"
-    )
+    found = message_for(folder, file, content)
+    assert found.startswith(f"The record '{folder / file}' {sentence}")
 
 
 def test_a_damaged_certificate_is_named_if_it_belongs_to_the_weights(tiny_checkpoint):
@@ -581,11 +549,7 @@ def test_the_tags_of_a_run_are_on_the_card(numbers, copy):
 
 def test_the_recipe_names_the_test_set_and_its_dataset(numbers, copy, texts):
     folder = copy(numbers)
-    names = {"test_name": "Numbers 2026", "test_dataset": "alice/numbers"}
-    text = (folder / "recipe.yaml").read_text()
-    for key, value in names.items():
-        text = text.replace(f"{key}: null", f"{key}: {value}")
-    (folder / "recipe.yaml").write_text(text)
+    change(folder, "data", test_name="Numbers 2026", test_dataset="alice/numbers")
     card = model_card(folder, "alice/words")
     result = card.data.eval_results[0]
     assert (result.dataset_name, result.dataset_type) == ("Numbers 2026", "alice/numbers")
@@ -602,30 +566,23 @@ def test_a_test_file_is_not_the_id_of_a_dataset(numbers, copy):
     ("license", "sentence"),
     [
         ("apache-2.0", "under the licence apache-2.0.\n"),
-        ("cc-by-4.0", "under the licence cc-by-4.0 (https://creativecommons.org/licenses/by/4.0/).\n"),
         ("cc-by-nc-sa-3.0", "https://creativecommons.org/licenses/by-nc-sa/3.0/"),
         ("cc0-1.0", "https://creativecommons.org/publicdomain/zero/1.0/"),
-        ("research-only", "may be used for research only"),
         ("unknown", "is not known"),
-    ],
-)
-def test_the_licences_of_the_weights_and_of_the_code_are_pushed(numbers, copy, tmp_path, license, sentence):
-    staged = tmp_path / "staged"
-    stage_repository(licensed(copy(numbers), license), staged, "alice/words")
-    text = (staged / "LICENSE").read_text()
-    assert sentence in text and text.endswith((ROOT / "LICENSE").read_text())
-    assert "\nlicense_link: LICENSE\n" in (staged / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("license", "sentence"),
-    [
         (["mit", "cc-by-4.0"], "licence mit, cc-by-4.0 (https://creativecommons.org/licenses/by/4.0/)."),
         ([], "is not known"),
     ],
 )
-def test_a_list_of_licences(license, sentence):
+def test_the_text_of_a_licence(license, sentence):
     assert sentence in license_text({"license": license})
+
+
+def test_the_licences_of_the_weights_and_of_the_code_are_pushed(numbers, copy, tmp_path):
+    staged = tmp_path / "staged"
+    stage_repository(licensed(copy(numbers), "research-only"), staged, "alice/words")
+    text = (staged / "LICENSE").read_text()
+    assert "may be used for research only" in text and text.endswith((ROOT / "LICENSE").read_text())
+    assert "\nlicense_link: LICENSE\n" in (staged / "README.md").read_text()
 
 
 def test_a_licence_file_of_the_publisher_is_pushed_unchanged(numbers, copy, tmp_path):

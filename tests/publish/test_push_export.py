@@ -11,26 +11,27 @@ from vaswani_hf.convert.export import EXPORT_FORMATS, format_of_export
 
 
 @pytest.fixture
-def base(tiny_checkpoint, repo_id, vaswani):
-    """A checkpoint that is on the Hub with a licence: its folder and its repository."""
-    folder = tiny_checkpoint()
-    assert vaswani("push", folder, repo_id, "--license", "cc-by-4.0")[0] == 0
-    return folder, repo_id
+def exported(tiny_checkpoint, repo_id, tmp_path, vaswani):
+    """An export of a checkpoint that is on the Hub with a licence, the repository of the checkpoint, and
+    a name for the repository of the export.
+    """
+    assert vaswani("push", tiny_checkpoint(), repo_id, "--license", "cc-by-4.0")[0] == 0
+    export(repo_id, tmp_path / "marian", "marian")
+    return tmp_path / "marian", repo_id, f"{repo_id}-marian"
 
 
-def test_an_export_is_pushed_as_a_repository_of_its_own(hub, base, tmp_path, vaswani):
-    folder, base_model = base
-    output = tmp_path / "marian"
-    export(folder, output, "marian")
-    name = f"{base_model}-marian"
+def test_an_export_is_pushed_as_a_repository_of_its_own(hub, exported, vaswani):
+    output, base_model, name = exported
     code, out, _ = vaswani("push", output, name, "--base_model", base_model, "--private", "--tag", "v1")
     repository = hub.repository(name)
-    assert code == 0 and out.endswith(
-        f"checked: downloaded at {repository.head()[:7]}, same files\ntagged v1\n"
-    )
+    checked = f"checked: downloaded at {repository.head()[:7]}, same files\ntagged v1\n"
+    assert code == 0 and out.endswith(checked)
     assert repository.private and len(repository.titles()) == 2
     files = repository.files()
     assert {path: files[path] for path in files_in(output)} == files_in(output)
+    # The export has the licence file of the checkpoint.
+    assert b"cc-by-4.0" in files["LICENSE"]
+    assert files["LICENSE"] == hub.repository(base_model).files()["LICENSE"]
     data = HfApi().model_info(name).card_data.to_dict()
     assert (data["base_model"], data["base_model_relation"]) == (base_model, "quantized")
     assert (data["license"], data["pipeline_tag"]) == ("cc-by-4.0", "translation")
@@ -39,44 +40,25 @@ def test_an_export_is_pushed_as_a_repository_of_its_own(hub, base, tmp_path, vas
     assert again[1].startswith("nothing has changed since ")
 
 
-def test_an_export_has_the_licence_file_of_the_checkpoint(hub, base, tmp_path, vaswani):
-    _, base_model = base
-    text = hub.repository(base_model).files()["LICENSE"]
-    assert b"cc-by-4.0" in text
-    output = tmp_path / "marian"
-    export(base_model, output, "marian")
-    assert (output / "LICENSE").read_bytes() == text
-    name = f"{base_model}-marian"
-    assert vaswani("push", output, name, "--base_model", base_model)[0] == 0
-    assert hub.repository(name).files()["LICENSE"] == text
-
-
-def test_the_card_in_an_exported_folder_is_kept(hub, base, tmp_path, vaswani):
-    folder, base_model = base
-    output = tmp_path / "marian"
-    export(folder, output, "marian")
+def test_the_card_in_an_exported_folder_is_kept(hub, exported, vaswani):
+    output, base_model, name = exported
     (output / "README.md").write_text(f"---\nlicense: mit\nbase_model: {base_model}\n---\nBy hand.\n")
-    name = f"{base_model}-marian"
     assert vaswani("push", output, name)[0] == 0
     card = ModelCard(hub.repository(name).files()["README.md"].decode())
     assert card.text.strip() == "By hand."
     assert (card.data.license, card.data.base_model_relation) == ("mit", "quantized")
 
 
-def test_a_wrong_push_of_an_export_is_one_sentence(hub, base, tmp_path, vaswani):
-    folder, base_model = base
-    output = tmp_path / "marian"
-    export(folder, output, "marian")
-    code, _, sentence = vaswani("push", output, f"{base_model}-marian")
-    assert code == 1 and sentence == (
-        "An export needs the repository of the model that was exported; push the checkpoint first, and name its repository "
-        "with `--base_model user/name`."
-    )
-    code, _, sentence = vaswani("push", output, f"{base_model}-marian", "--license", "mit")
-    assert code == 2 and sentence.startswith("`--license` is for a checkpoint")
-    code, _, sentence = vaswani("push", output, f"{base_model}-marian", "--base_model", "alice/nothing")
-    assert code == 2 and "alice/nothing" in sentence
-    assert ("model", f"{base_model}-marian") not in hub.repositories
+def test_a_wrong_push_of_an_export_is_one_sentence(hub, exported, vaswani):
+    output, _, name = exported
+    for words, expected, message in (
+        ((), 1, "An export needs the repository of the model that was exported; push the checkpoint first,"),
+        (("--license", "mit"), 2, "`--license` is for a checkpoint"),
+        (("--base_model", "alice/nothing"), 2, "There is no repository 'alice/nothing'"),
+    ):
+        code, _, sentence = vaswani("push", output, name, *words)
+        assert code == expected and sentence.startswith(message)
+    assert ("model", name) not in hub.repositories
 
 
 def test_each_format_recognises_its_folders(tmp_path, tiny_checkpoint):

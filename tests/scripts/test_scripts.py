@@ -18,81 +18,32 @@ import numpy as np
 import pytest
 import torch
 from factories import tiny_model
+from sentences import rows
 from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_hf.data.toy_corpora import number_pairs
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-# The command line of each script, and regular expressions of its output. Words in braces are paths.
-RUNS = {
-    "alignment.py": (
-        "{checkpoint}",
-        [
-            r"20 sentence pairs, \d+ German words: \d+\.\d % wrong",
-            r"tags: \d+\.\d % enclose the correct words",
-        ],
-    ),
-    "bf16.py": ("--threads 1 --rounds 1 --shapes d32_v500_b512", [r"float32 takes \d+\.\d\d \("]),
-    "corpus.py": (
-        "{out} --pairs 300 --num_proc 1",
-        [r"\| first \| 20 steps \|", r"\| resumed \| whole run \|"],
-    ),
-    "encoding.py": (
-        "{source} {target} --repeat 1 --rounds 1 --vocab_size 300",
-        [r'"sha256"', r"words takes"],
-    ),
-    "generation.py": (
-        "{checkpoint} {source} --reference {target} --sentences 4 --max_new_tokens 3 --repetitions 1 --device cpu --without_ctranslate2",
-        [r"vaswani int8, sorted +\d", r"8 beams, 64 inputs of 100 tokens: marian"],
-    ),
-    "language_detection.py": (
-        "en={source} de={target} --lines 3",
-        [r"py3langid, all languages +en +\d+\.\d %, de +\d+\.\d %, \d+\.\d\d ms per text"],
-    ),
-    "repetition_guard.py": (
-        "{checkpoint} {source} {target} --other {target} --inputs 22",
-        [r"\| none \| 2 \| \d \|", r"\| another language \| 2 \|", r"\| all \| 22 \| \d+ \| \d+ \|"],
-    ),
-    "serving.py": (
-        "{checkpoint} {source} --clients 1 2 --requests 4 --rounds 1 --sentence seven --serve='--max_batch 8'",
-        [
-            r"batches +ready after \d+\.\d s, \d+ MiB",
-            r"2 clients: batches .* one request at a time takes \d",
-            r"p99 \d",
-            r"one sentence, no wait",
-        ],
-    ),
-    "serving_soak.py": (
-        "{checkpoint} {source} --requests 60 --clients 4",
-        [r"\d right", r"\d cancelled", r"malformed JSON: 400", r"MiB after each tenth of the requests: \d"],
-    ),
-    "startup.py": (
-        "{checkpoint} --rounds 1",
-        [r"vaswani translate .* imports takes", r"vaswani serve .* imports takes"],
-    ),
-    "threads.py": (
-        "--shapes toy --ways one after --rounds 1 --seconds 0.01",
-        [r"train, toy: ", r"translate, toy: ", r"\| after \| [\d,]+ \| \d.* \| [\d,]+ \| \d"],
-    ),
-    "training.py": (
-        "--shapes toy --pairs 1000 --turns 1 --turn 2000 --threads 1 --dtype float32",
-        [r"\| MarianMT, group_by_length \| [\d,]+ \| \d", r"\| JoeyNMT \| not measured: no --joeynmt PYTHON"],
-    ),
-    "training_step.py": (
-        "--width 16 --ffn 16 --heads 2 --layers 1 --vocabulary 100 --tokens 64 --repetitions 1",
-        [r"step of vaswani .* marian takes", r"whole step .*100\.0%"],
-    ),
-    "window.py": (
-        "--repetitions 1 --width 16 --heads 2 --lengths 512 1024 --window 8 --output {out}/window.png",
-        [r"slope of seconds: \{'full'", r"slope of MiB"],
-    ),
-    "compare_gpt2.py": (
-        "--train {source} --test {source} --steps 2 --seeds 1 --vocab_size 300",
-        [r"\| GPT2LMHeadModel \| [\d,]+ \|", r"GPT-2 / time of a step of this package: \d"],
-    ),
-    "quick_trees.py": ("3", [r"\(S "]),
-}
+# Each script, its command line, and regular expressions of its output. Words in braces are paths.
+RUNS = rows(r"""
+alignment.py | {checkpoint} | 20 sentence pairs, \d+ German words: \d+\.\d % wrong | tags: \d+\.\d % enclose the correct words
+bf16.py | --threads 1 --rounds 1 --shapes d32_v500_b512 | float32 takes \d+\.\d\d \(
+corpus.py | {out} --pairs 300 --num_proc 1 | \| first \| 20 steps \| | \| resumed \| whole run \|
+encoding.py | {source} {target} --repeat 1 --rounds 1 --vocab_size 300 | "sha256" | words takes
+generation.py | {checkpoint} {source} --reference {target} --sentences 4 --max_new_tokens 3 --repetitions 1 --device cpu --without_ctranslate2 | vaswani int8, sorted +\d | 8 beams, 64 inputs of 100 tokens: marian
+language_detection.py | en={source} de={target} --lines 3 | py3langid, all languages +en +\d+\.\d %, de +\d+\.\d %, \d+\.\d\d ms per text
+repetition_guard.py | {checkpoint} {source} {target} --other {target} --inputs 22 | \| none \| 2 \| \d \| | \| another language \| 2 \| | \| all \| 22 \| \d+ \| \d+ \|
+serving.py | {checkpoint} {source} --clients 1 2 --requests 4 --rounds 1 --sentence seven --serve='--max_batch 8' | batches +ready after \d+\.\d s, \d+ MiB | 2 clients: batches .* one request at a time takes \d | p99 \d | one sentence, no wait
+serving_soak.py | {checkpoint} {source} --requests 60 --clients 4 | \d right | \d cancelled | malformed JSON: 400 | MiB after each tenth of the requests: \d
+startup.py | {checkpoint} --rounds 1 | vaswani translate .* imports takes | vaswani serve .* imports takes
+threads.py | --shapes toy --ways one after --rounds 1 --seconds 0.01 | train, toy:  | translate, toy:  | \| after \| [\d,]+ \| \d.* \| [\d,]+ \| \d
+training.py | --shapes toy --pairs 1000 --turns 1 --turn 2000 --threads 1 --dtype float32 | \| MarianMT, group_by_length \| [\d,]+ \| \d | \| JoeyNMT \| not measured: no --joeynmt PYTHON
+training_step.py | --width 16 --ffn 16 --heads 2 --layers 1 --vocabulary 100 --tokens 64 --repetitions 1 | step of vaswani .* marian takes | whole step .*100\.0%
+window.py | --repetitions 1 --width 16 --heads 2 --lengths 512 1024 --window 8 --output {out}/window.png | slope of seconds: \{'full' | slope of MiB
+compare_gpt2.py | --train {source} --test {source} --steps 2 --seeds 1 --vocab_size 300 | \| GPT2LMHeadModel \| [\d,]+ \| | GPT-2 / time of a step of this package: \d
+quick_trees.py | 3 | \(S \(
+""")
 
 
 @pytest.fixture
@@ -124,10 +75,10 @@ SLOW = ("corpus.py", "bf16.py")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in RUNS]
+    "cells", [pytest.param(row, id=row[0], marks=pytest.mark.slow if row[0] in SLOW else ()) for row in RUNS]
 )
-def test_each_script_runs(run, name):
-    words, patterns = RUNS[name]
+def test_each_script_runs(run, cells):
+    name, words, *patterns = cells
     output = run(name, words)
     for pattern in patterns:
         assert re.search(pattern, output), output
@@ -168,29 +119,18 @@ def test_html_page(run, tmp_path):
 
 
 def test_every_script_is_run_by_a_test():
-    tested_elsewhere = {
-        "browser.py",
-        "complexity.py",
-        "imports.py",
-        "memory_network.py",
-        # The build of the manual runs this script.
-        "paper.py",
-        "quickstart.py",
-        "score_functions.py",
-        "speedrun.py",
-    }
-    tested_elsewhere |= {"table3.py", "translate_ray.py", "worked_numbers.py"}
+    # The build of the manual runs paper.py.
+    tested_elsewhere = "browser complexity imports memory_network paper quickstart score_functions speedrun"
+    tested_elsewhere += " table3 timing translate_ray worked_numbers"
     scripts = {path.name for folder in ("benchmarks", "examples") for path in (SCRIPTS / folder).glob("*.py")}
-    assert scripts - {"timing.py"} == RUNS.keys() | tested_elsewhere
+    assert scripts == {row[0] for row in RUNS} | {f"{name}.py" for name in tested_elsewhere.split()}
 
 
 def test_turns_alternate_and_ratios_belong_to_a_round(script):
     timing = script("timing")
     calls = []
-    ways = {
-        "slow": lambda: calls.append("slow") or 6.0,
-        "fast": lambda: calls.append("fast") or len(calls) * 1.0,
-    }
+    ways = {"slow": lambda: calls.append("slow") or 6.0}
+    ways["fast"] = lambda: calls.append("fast") or len(calls) * 1.0
     times = timing.in_turns(ways, rounds=2, warm_up=1, measure=lambda way: way())
     assert calls == ["slow", "fast", "fast", "slow", "slow", "fast"]
     assert times == {"slow": [6.0, 6.0], "fast": [3.0, 6.0]}
@@ -200,9 +140,7 @@ def test_turns_alternate_and_ratios_belong_to_a_round(script):
 def test_the_error_of_a_new_process_is_shown_and_a_warning_only_once(script, monkeypatch, tmp_path, capsys):
     timing = script("timing")
     path = tmp_path / "measure.py"
-    path.write_text(
-        "import sys\nprint('a warning', file=sys.stderr)\nprint('MiB', 10 / float(sys.argv[1]))\n"
-    )
+    path.write_text("import sys\nprint('a warning', file=sys.stderr)\nprint('MiB', 10 / float(sys.argv[1]))")
     monkeypatch.setattr(sys, "argv", [str(path)])
     assert [timing.from_fresh_process([number]) for number in ("2", "5")] == [5.0, 2.0]
     assert capsys.readouterr().err == "a warning\n"
@@ -268,35 +206,29 @@ def test_a_widened_model_computes_the_same_function(script):
 
 
 def test_the_phases_of_a_run_get_their_seconds_and_their_memory(script):
-    phases = [
-        ("imports", 1, 8),
-        ("tokenise", 10, 12),
-        ("tokenise", 14, 15),
-        ("batch", 16, 17),
-        ("step", 17, 18),
-    ]
-    phases += [("batch", 18, 18.1), ("step", 18.1, 20)]
+    phases = [("imports", 1, 8), ("tokenise", 10, 12), ("tokenise", 14, 15), ("batch", 16, 17)]
+    phases += [("step", 17, 18), ("batch", 18, 18.1), ("step", 18.1, 20)]
     found = [{"phase": name, "start": start, "end": end} for name, start, end in phases]
     samples = [(time, time * 2**20, 2**20, 2**19) for time in range(21)]
-    rows = script("corpus").table("first", found, samples, 0.5)
-    assert "| first | tokenise | 3.0 | 15.00 | 1.00 | 0.50 |" in rows
-    assert "| first | 2 steps | 3.0 | 20.00 | 1.00 | 0.50 |" in rows
-    assert "| first | from the start to the end of the first step | 17.5 | 18.00 | 1.00 | 0.50 |" in rows
+    table = script("corpus").table("first", found, samples, 0.5)
+    assert "| first | tokenise | 3.0 | 15.00 | 1.00 | 0.50 |" in table
+    assert "| first | 2 steps | 3.0 | 20.00 | 1.00 | 0.50 |" in table
+    assert "| first | from the start to the end of the first step | 17.5 | 18.00 | 1.00 | 0.50 |" in table
 
 
 def test_unscaled_scores_spread_with_the_width_and_saturate_the_softmax(script, tmp_path):
     functions = script("score_functions")
-    rows = functions.compare_scaling(tmp_path, num_queries=300)
+    table = functions.compare_scaling(tmp_path, num_queries=300)
     assert (tmp_path / "scaling.png").exists()
     for score, power in (("dot", 0.5), ("scaled_dot", 0.0), ("dot_mean", -0.5)):
-        for width, row in zip(functions.WIDTHS, rows[score], strict=True):
+        for width, row in zip(functions.WIDTHS, table[score], strict=True):
             assert row["deviation"] == pytest.approx(width**power, rel=0.15)
     even = math.log(functions.NUM_KEYS)
-    assert rows["dot"][-1]["entropy"] < 0.05 * even
-    assert 0.85 * even < rows["scaled_dot"][-1]["entropy"] < 0.9 * even
-    assert rows["dot_mean"][-1]["entropy"] > 0.999 * even
-    assert rows["dot"][-1]["gradient"] < 0.25 * rows["dot"][2]["gradient"]
-    assert rows["scaled_dot"][-1]["gradient"] == pytest.approx(rows["scaled_dot"][2]["gradient"], rel=0.1)
+    assert table["dot"][-1]["entropy"] < 0.05 * even
+    assert 0.85 * even < table["scaled_dot"][-1]["entropy"] < 0.9 * even
+    assert table["dot_mean"][-1]["entropy"] > 0.999 * even
+    assert table["dot"][-1]["gradient"] < 0.25 * table["dot"][2]["gradient"]
+    assert table["scaled_dot"][-1]["gradient"] == pytest.approx(table["scaled_dot"][2]["gradient"], rel=0.1)
 
 
 def test_the_table_of_score_functions_has_the_results_of_a_run(script, monkeypatch, capsys, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from sentences import refused
+from sentences import refused, rows
 
 from vaswani_hf.translation import Translator
 
@@ -41,9 +41,7 @@ def test_two_workers_translate_every_row_in_order(python, source, tiny_checkpoin
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment |= {"RAY_TMPDIR": folder, "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2, "OMP_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [str(SCRIPT.parents[2]), environment.get("PYTHONPATH", "")]
-        )
+        environment["PYTHONPATH"] = str(SCRIPT.parents[2])
         command = [python, str(SCRIPT), *map(str, words)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
@@ -79,23 +77,21 @@ def translated(script, source, tiny_checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BATCH_ROWS", 5)
     checkpoint = tiny_checkpoint()
 
-    def run(*words, checkpoint=checkpoint, rows=ROWS_PER_FILE):
-        module.main(
-            [str(checkpoint), str(source), str(tmp_path / "out"), "--rows_per_file", str(rows), *words]
-        )
-        return tmp_path / "out"
+    def run(*words, num_rows=ROWS_PER_FILE):
+        output = tmp_path / "out"
+        module.main([str(checkpoint), str(source), str(output), "--rows_per_file", str(num_rows), *words])
+        return output
 
     return run
 
 
 def test_a_row_is_in_one_part(translated, source):
-    for rows in (1, 4, 5, 7, 18, 19):
-        folder = translated(rows=rows)
+    for num_rows in (1, 4, 5, 18, 19):
+        folder = translated(num_rows=num_rows)
         made = [pyarrow.parquet.read_table(path) for path in sorted(folder.glob("a*.parquet"))]
-        assert [number for table in made for number in table.column("id").to_pylist()] == list(
-            range(len(TEXTS))
-        )
-        assert len(made) == -(-len(TEXTS) // rows)
+        numbers = [number for table in made for number in table.column("id").to_pylist()]
+        assert numbers == list(range(len(TEXTS)))
+        assert len(made) == -(-len(TEXTS) // num_rows)
         for path in folder.iterdir():
             path.unlink()
 
@@ -119,54 +115,38 @@ def test_nothing_is_translated_twice(translated, source, capsys):
 
 def test_outputs_of_something_else_are_kept(translated, source, capsys):
     output = translated()
-    with pytest.raises(SystemExit) as caught:
-        translated("--num_beams", "1")
-    remedy = "choose another OUTPUT, or remove the file."
-    assert str(caught.value) == (
-        f"translate_ray: '{output / NAMES[0]}' was made from another input file or checkpoint, or with other options; {remedy}"
+    place = f"'{output / NAMES[0]}'"
+    message = (
+        f"translate_ray: {place} was made from another input file or checkpoint, or with other options; "
     )
-    with refused(
-        f"translate_ray: OUTPUT must contain only output files of this run, but contains '{output / NAMES[0]}'; choose another OUTPUT.",
-        SystemExit,
-    ):
-        translated(rows=len(TEXTS))
+    with refused(f"{message}choose another OUTPUT, or remove the file.", SystemExit):
+        translated("--num_beams", "1")
+    message = f"translate_ray: OUTPUT must contain only output files of this run, but contains {place}; "
+    with refused(f"{message}choose another OUTPUT.", SystemExit):
+        translated(num_rows=len(TEXTS))
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (
-            {"input": "none"},
-            "INPUT must be a Parquet file or a folder of Parquet files, but '{0}/none' does not exist.",
-        ),
-        ({"output": "in"}, "OUTPUT must not be the folder of INPUT, but is '{0}/in'."),
-        (
-            {"input": "in/a.parquet", "output": "in"},
-            "OUTPUT must not be the folder of INPUT, but is '{0}/in'.",
-        ),
-        ({"output": "in/a.parquet"}, "OUTPUT must be a folder, but '{0}/in/a.parquet' is a file."),
-        ({"input": "."}, "INPUT must contain .parquet files, but '{0}' contains none."),
-        (
-            {"column": "texts"},
-            "`--column` must be one of the columns of '{0}/in/a.parquet' (id, text), but is texts.",
-        ),
-        ({"column": "id"}, "The column `id` of '{0}/in/a.parquet' must contain text, but contains int64."),
-        (
-            {"output_column": "id"},
-            "`--output_column` must be a new column, but '{0}/in/a.parquet' has `id` already.",
-        ),
-        ({"workers": "0"}, "`--workers` must be positive, but is 0."),
-        ({"rows_per_file": "-1"}, "`--rows_per_file` must be positive, but is -1."),
-        ({"damage": "x"}, "'{0}/in/b.parquet' must be a Parquet file, but is damaged or has another format."),
-    ],
-)
-def test_what_cannot_be_translated_is_one_sentence(script, source, tmp_path, change, sentence):
-    if change.pop("damage", None):
-        (source / "b.parquet").write_bytes(b"PAR1")
-    places = [
-        str(tmp_path / change.pop(name, default)) for name, default in (("input", "in"), ("output", "out"))
-    ]
-    options = [word for name, value in change.items() for word in (f"--{name}", value)]
+# The arguments of the script, and its error. {0} is the folder of the test.
+WRONG = """
+{0}/none out | INPUT must be a Parquet file or a folder of Parquet files, but '{0}/none' does not exist.
+{0}/in {0}/in | OUTPUT must not be the folder of INPUT, but is '{0}/in'.
+{0}/in/a.parquet {0}/in | OUTPUT must not be the folder of INPUT, but is '{0}/in'.
+{0}/in {0}/in/a.parquet | OUTPUT must be a folder, but '{0}/in/a.parquet' is a file.
+{0} out | INPUT must contain .parquet files, but '{0}' contains none.
+{0}/damaged out | '{0}/damaged/b.parquet' must be a Parquet file, but is damaged or has another format.
+{0}/in out --column texts | `--column` must be one of the columns of '{0}/in/a.parquet' (id, text), but is texts.
+{0}/in out --column id | The column `id` of '{0}/in/a.parquet' must contain text, but contains int64.
+{0}/in out --output_column id | `--output_column` must be a new column, but '{0}/in/a.parquet' has `id` already.
+{0}/in out --workers 0 | `--workers` must be positive, but is 0.
+{0}/in out --rows_per_file -1 | `--rows_per_file` must be positive, but is -1.
+"""
+
+
+@pytest.mark.parametrize(("words", "sentence"), rows(WRONG))
+def test_what_cannot_be_translated_is_one_sentence(script, source, tmp_path, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "b.parquet").write_bytes(b"PAR1")
     with refused(f"translate_ray: {sentence.format(tmp_path)}", SystemExit):
-        script("translate_ray").main(["checkpoint", *places, *options])
+        script("translate_ray").main(["checkpoint", *words.format(tmp_path).split()])
     assert not (tmp_path / "out").exists()

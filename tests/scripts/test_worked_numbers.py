@@ -1,6 +1,5 @@
 """The worked numbers equal the numbers of the notes and arithmetic that shares no code with the package."""
 
-import math
 import re
 
 import pytest
@@ -9,27 +8,6 @@ import pytest
 @pytest.fixture(scope="module")
 def worked(script):
     return script("worked_numbers")
-
-
-def close(numbers):
-    return pytest.approx(numbers, abs=1e-6)
-
-
-def test_sinusoids_and_the_map_between_them(worked):
-    encodings = worked.sinusoids(worked.torch.arange(20), 4).tolist()
-    for position, encoding in enumerate(encodings):
-        slow = position / 100
-        assert encoding == close([math.sin(position), math.cos(position), math.sin(slow), math.cos(slow)])
-    for shift in (1, 2, 7):
-        matrix = worked.rotation(shift, 4).tolist()
-        sines, cosines = (math.sin(shift), math.sin(shift / 100)), (math.cos(shift), math.cos(shift / 100))
-        assert matrix[0] == close([cosines[0], sines[0], 0, 0])
-        assert matrix[1] == close([-sines[0], cosines[0], 0, 0])
-        assert matrix[2] == close([0, 0, cosines[1], sines[1]])
-        assert matrix[3] == close([0, 0, -sines[1], cosines[1]])
-        for position in range(20 - shift):
-            moved = [sum(a * b for a, b in zip(row, encodings[position], strict=True)) for row in matrix]
-            assert moved == close(encodings[position + shift])
 
 
 def test_the_page_shows_every_intermediate_and_where_the_notes_are_wrong(worked):

@@ -35,41 +35,41 @@ def running(service: Service):
         listening.close()
 
 
+@contextlib.contextmanager
+def client_of(
+    copier,
+    models=None,
+    *,
+    api_key=None,
+    options=None,
+    glossaries=None,
+    detector=None,
+    language_check=None,
+    **limits,
+):
+    """Run a service with the copier, or with other models, and give a client."""
+    service = Service(
+        Directions(models or [("en", "de", copier)], detector),
+        TranslationOptions.of(split_sentences=True, **(options or {})),
+        Limits(**limits),
+        api_key,
+        glossaries,
+        language_check,
+    )
+    with running(service) as address, httpx.Client(base_url=address, timeout=60) as client:
+        client.service = service
+        yield client
+
+
 @pytest.fixture
 def serve(copier):
-    """Run a service with the copier, or with other models, and give a client."""
+    """A function that starts a service with the arguments of `client_of`, and gives a client."""
     with contextlib.ExitStack() as stack:
-
-        def start(
-            models=None,
-            api_key=None,
-            options=None,
-            glossaries=None,
-            detector=None,
-            language_check=None,
-            **limits,
-        ):
-            service = Service(
-                Directions(models or [("en", "de", copier)], detector),
-                TranslationOptions.of(split_sentences=True, **(options or {})),
-                Limits(**limits),
-                api_key,
-                glossaries,
-                language_check,
-            )
-            address = stack.enter_context(running(service))
-            client = stack.enter_context(httpx.Client(base_url=address, timeout=60))
-            client.service = service
-            return client
-
-        yield start
+        yield lambda *models, **given: stack.enter_context(client_of(copier, *models, **given))
 
 
 @pytest.fixture(scope="module")
 def client(copier):
     """A client of a service with the default limits."""
-    service = Service(
-        Directions([("en", "de", copier)]), TranslationOptions.of(split_sentences=True), Limits()
-    )
-    with running(service) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with client_of(copier) as client:
         yield client

@@ -13,6 +13,7 @@ from vaswani_hf.serving.limits import Limits
 
 # Seconds; more than the time limit of a test. The first batch begins when `max_batch` requests wait.
 NEVER = 10_000.0
+SCORED = TranslationOptions.of(split_sentences=True, return_scores=True)
 LINES = ["der Hund läuft. zwei nein! ja?", "", "  Öl\n3. Mai  ", "weiß größer. " * 30, "eins"]
 
 
@@ -101,37 +102,32 @@ def test_the_translations_are_those_of_the_translator(copier, engine, options):
                 assert ours.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_requests_that_arrive_together_share_a_batch(recorded, engine):
+@pytest.mark.parametrize(
+    ("text", "given", "batches"),
+    [
+        ("nein", {}, [["eins", "nein"]]),
+        ("nein", {"options": SCORED}, [["eins"], ["nein"]]),
+        # A text without letters is translated if its translation has a constraint.
+        ("!", {"target_prefix": "Öl"}, [["eins"], ["!"]]),
+    ],
+    ids=["equal options", "other options", "constraint"],
+)
+def test_requests_that_arrive_together_share_a_batch_if_they_may(recorded, engine, text, given, batches):
     started = engine(max_batch=2, batch_wait=NEVER)
-    futures = submitted(started, job_of(recorded, "eins"), job_of(recorded, "zwei, ja?"))
-    assert [future.result(60)[0][0].text for future in futures] == ["eins", "zwei, ja?"]
-    assert recorded.batches == [["eins", "zwei, ja?"]]
-
-
-def test_requests_with_other_options_do_not_share_a_batch(recorded, engine):
-    scored = TranslationOptions.of(split_sentences=True, return_scores=True)
-    started = engine(max_batch=2, batch_wait=NEVER)
-    futures = submitted(started, job_of(recorded, "eins"), job_of(recorded, "nein", options=scored))
-    assert [future.result(60)[0][0].score is None for future in futures] == [True, False]
-    assert recorded.batches == [["eins"], ["nein"]]
+    first, second = submitted(started, job_of(recorded, "eins"), job_of(recorded, text, **given))
+    assert first.result(60)[0][0].text == "eins"
+    (translation,) = second.result(60)[0]
+    assert translation.text.startswith(given.get("target_prefix", text))
+    assert (translation.score is None) == ("options" not in given)
+    assert recorded.batches == batches
 
 
 def test_a_request_after_a_batch_of_one_request_does_not_wait(recorded, engine):
-    scored = TranslationOptions.of(split_sentences=True, return_scores=True)
     started = engine(max_batch=2, batch_wait=NEVER)
     # The two requests have different options, so each batch has one request.
-    submitted(started, job_of(recorded, "eins"), job_of(recorded, "nein", options=scored))[1].result(60)
+    submitted(started, job_of(recorded, "eins"), job_of(recorded, "nein", options=SCORED))[1].result(60)
     (alone,) = submitted(started, job_of(recorded, "Hund"))
     assert alone.result(60)[0][0].text == "Hund"
-
-
-def test_a_request_with_a_constraint_does_not_share_a_batch(recorded, engine):
-    """A text without letters is translated if its translation has a constraint."""
-    started = engine(max_batch=2, batch_wait=NEVER)
-    free, begun = submitted(started, job_of(recorded, "eins"), job_of(recorded, "!", target_prefix="Öl"))
-    assert free.result(60)[0][0].text == "eins"
-    assert begun.result(60)[0][0].text.startswith("Öl")
-    assert recorded.batches == [["eins"], ["!"]]
 
 
 def test_a_long_text_does_not_delay_a_short_text(recorded, engine):
@@ -140,8 +136,7 @@ def test_a_long_text_does_not_delay_a_short_text(recorded, engine):
     started = engine(max_batch=2)
     (long,) = submitted(started, job_of(recorded, "eins. " * 8))
     assert recorded.has_begun.wait(60)
-    scored = TranslationOptions.of(split_sentences=True, return_scores=True)
-    others = submitted(started, job_of(recorded, "Hund"), job_of(recorded, "Öl", options=scored))
+    others = submitted(started, job_of(recorded, "Hund"), job_of(recorded, "Öl", options=SCORED))
     recorded.proceed.set()
     assert long.result(60)[0][0].text == next(recorded.translate(["eins. " * 8], split_sentences=True))
     assert all(future.done() for future in others)
