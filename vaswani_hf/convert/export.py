@@ -83,8 +83,8 @@ def export(
             outputs.
         format (str): The name of a format, such as "marian".
         quantization (str, optional): The dtype of the stored weights, such as "int8". The default is "int8"
-            for the format "html", and the dtype of the checkpoint for other formats. Some formats do not
-            support quantization.
+            for the format "html", and the dtype of the checkpoint for "ctranslate2" and "argos". The other
+            formats do not support quantization.
         source_language (str, optional): The code of the source language, such as "en". The argument is
             allowed only for formats that store the languages. By default, the language is read from the
             recipe of the checkpoint, or from the file that the import of the checkpoint has written.

@@ -353,7 +353,7 @@ class VaswaniConfig(PreTrainedConfig):
     attention_window: int | list[int | None] | None = config_field(
         None,
         "The number r of neighbouring tokens to which a token may attend. A token of the encoder attends "
-        "to r tokens on each side. A token of the decoder attends to the r tokens before the token. None "
+        "to r tokens on each side. A token of the decoder attends to itself and to the r tokens before it. None "
         "means no limit. The paper mentions such restricted self-attention in Section 4, but does not use "
         "restricted self-attention. A window of r tokens needs time and memory O(r n d) for n tokens of "
         "width d. The maximum path length between two tokens is O(n/r) layers. A list of windows contains "

@@ -135,8 +135,8 @@ class SearchSettings:
         False,
         "rule for the end of the beam search of a text; with true, the search ends as soon as `num_beams` "
         "translations have finished; with false or never, the search ends if no better translation is "
-        "possible; with false and `length_penalty_type` power, the search compares scores at the current "
-        "length only",
+        "possible; with false and `length_penalty_type` power, the search considers only translations of the "
+        "current length",
         command_line=False,
     )
     length_penalty: float = option(
@@ -165,14 +165,14 @@ class SearchSettings:
     )
     max_new_tokens: int | None = option(
         None,
-        "maximum number of tokens of a translation, without the start token",
+        "maximum number of tokens of a translation, without the start token and the target prefix",
         A_SIZE,
         unit="tokens",
         effect="length",
     )
     max_length: int | None = option(
         None,
-        "maximum number of tokens of a translation, including the decoder's start token",
+        "maximum number of tokens of a translation, including the decoder's start token and the target prefix",
         A_SIZE,
         command_line=False,
         unit="tokens",

@@ -68,8 +68,8 @@ class DataSettings(Settings):
     """The number of processes that tokenize the corpus."""
     license: str | None = recipe_key(None, on_resume="free")
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". If
-    `data.license` is null, a dataset of the Hub has the licence in its card, a generated corpus has the
-    licence of the package, and the licence of all other data is unknown."""
+    `data.license` is null, the run uses the licence in the card of a Hub dataset, or the licence of the
+    package for a generated corpus. For all other data, the licence is unknown."""
     attribution: str | None = recipe_key(None, on_resume="free")
     """The people or projects that the model card credits for the data."""
     test_name: str | None = recipe_key(None, on_resume="continue")

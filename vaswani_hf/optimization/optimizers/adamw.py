@@ -12,7 +12,9 @@ class AdamWSettings(AdamSettings):
     """The recipe keys of AdamW."""
 
     weight_decay: float = recipe_key(0.0, ge=0)
-    """The weight decay. Each step subtracts `weight_decay` * learning rate * weight from each weight."""
+    """The weight decay. Each step subtracts `weight_decay` * learning rate * weight from each weight, except
+    biases and LayerNorm weights. With the optimizer `muon`, only the matrices of the layers have weight
+    decay."""
 
 
 def build_adamw(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> torch.optim.AdamW:
