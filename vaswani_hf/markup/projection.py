@@ -172,11 +172,12 @@ class _Projection:
                 remaining.append(pair)
         for pair in remaining:
             position = self._position(pair, parent)
-            word = self._nearest_free_word(position, parent)
-            if word is not None and pair.source_start < pair.source_end:
-                self._enclose(pair, word, word + 1, parent)
-            else:
+            has_text = pair.source_start < pair.source_end
+            word = self._nearest_free_word(position, parent) if has_text else None
+            if word is None:
                 self._place_empty(pair, position, parent)
+            else:
+                self._enclose(pair, word, word + 1, parent)
 
     def _aligned_range(self, pair: Node, sentence: Bounds, parent: Node) -> tuple[int, int] | None:
         """Return the range of target units (such as words) that corresponds to the source units between a
