@@ -4,6 +4,7 @@ translations.
 
 import random
 import re
+import sys
 from collections import Counter
 from html.parser import HTMLParser
 
@@ -59,15 +60,60 @@ def test_the_line_endings_and_the_byte_order_mark_stay(kind, source, target, end
     assert translate_markup(source, kind, shout) == target
 
 
-def test_mixed_line_endings_become_equal():
-    found = translate_markup("one.\r\rtwo.\r\n", "markdown", shout)
-    assert found == "ONE.\r\n\r\nTWO.\r\n"
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("one.\r\rtwo.\r\n", "ONE.\r\rTWO.\r\n"),
+        ("one\ntwo\r\n\rthree", "ONE TWO\n\nTHREE"),
+    ],
+)
+def test_mixed_line_endings_stay_if_the_number_of_lines_stays(source, target):
+    assert translate_markup(source, "markdown", shout) == target
 
 
 @pytest.mark.parametrize("kind", ["html", "markdown"])
 def test_tags_can_be_nested_deeply(kind):
     document = "<b>" * 2000 + "{}" + "</b>" * 2000
     assert translate_markup(document.format("one"), kind, shout) == document.format("ONE")
+
+
+def test_blocks_of_html_in_markdown_share_batches():
+    calls = []
+
+    def translate(sentences):
+        calls.append(list(sentences))
+        return shout(sentences)
+
+    found = translate_markup("<p>one</p>\n\n<p>two</p>\n", "markdown", translate)
+    assert found == "<p>ONE</p>\n\n<p>TWO</p>\n"
+    assert calls == [["one", "two"]]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("<b>one ", "</b>"), ("<b>one</b> two ", ""), ("<b>one</b><br>", ""), ("<b>one</b><i></i><img> ", "")],
+)
+def test_the_time_is_not_quadratic_in_the_number_of_tags(before, after):
+    """Count the executed lines, because the number of lines does not depend on the machine."""
+
+    def num_lines(num_tags):
+        lines = 0
+
+        def count(frame, event, argument):
+            nonlocal lines
+            lines += event == "line"
+            return count
+
+        document = before * num_tags + after * num_tags
+        previous = sys.gettrace()
+        sys.settrace(count)
+        try:
+            translate_markup(document, "html", shout)
+        finally:
+            sys.settrace(previous)
+        return lines
+
+    assert num_lines(400) < 2.5 * num_lines(200)
 
 
 def test_tags_follow_reordered_words():

@@ -21,11 +21,14 @@ FORMATS: dict[str, Callable[[str, TranslateSentences], str]] = {
     "template": translate_template,
 }
 
+_LINE_END = re.compile(r"\r\n?|\n")
+
 
 def translate_markup(text: str, format: str, translate: TranslateSentences) -> str:
     """Translate a document. The tags, placeholders, code, time stamps and message ids of the document do not
     change. A byte order mark, and the line endings of the document (CRLF, LF or CR), also stay. If a document
-    mixes line endings, all lines of the translation have the same line ending.
+    mixes line endings, and the translation has another number of lines than the document, all lines of the
+    translation have the first line ending of the document.
 
     `translate_markup` divides the text of the document into sentences, and calls the function `translate`
     with lists of sentences.
@@ -55,6 +58,10 @@ def translate_markup(text: str, format: str, translate: TranslateSentences) -> s
         '<p>Ein <b>Hund</b>.</p>'
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
-    ending = next((ending for ending in ("\r\n", "\n", "\r") if ending in text), "\n")
-    lines = re.sub(r"\r\n?", "\n", text.removeprefix(mark))
-    return mark + FORMATS[format](lines, translate).replace("\n", ending)
+    body = text.removeprefix(mark)
+    endings = _LINE_END.findall(body)
+    first, *others = FORMATS[format](_LINE_END.sub("\n", body), translate).split("\n")
+    if len(others) != len(endings):
+        endings = (endings[:1] or ["\n"]) * len(others)
+    lines = [ending + line for ending, line in zip(endings, others, strict=True)]
+    return "".join([mark, first, *lines])

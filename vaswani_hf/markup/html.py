@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape, unescape
 from html.parser import HTMLParser
+from itertools import chain
 from typing import Literal
 
 from .html_text import divide_outer_space, references_of, text_pieces
@@ -42,24 +43,22 @@ def translate_html(text: str, translate: TranslateSentences) -> str:
 
 def translate_html_documents(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
     """Translate several documents together, so that the sentences of all documents share batches."""
-    texts = join_parts([_attribute_parts(text) for text in texts], translate)
-    return join_parts([_text_parts(text) for text in texts], translate)
+    documents = [_tokens_of(text) for text in texts]
+    _translate_attributes(documents, translate)
+    return join_parts([_text_parts(tokens) for tokens in documents], translate)
 
 
-def _attribute_parts(document: str) -> list[str | Passage]:
-    """Divide an HTML document into parts. Each attribute value to translate is a `Passage`, and each other
-    part is a string.
-    """
-    parts: list[str | Passage] = []
-    for token in _tokens_of(document):
-        if token.kind in {"open", "single"} and not token.is_kept:
-            parts += _attribute_parts_of_tag(token.raw)
-        else:
-            parts.append(token.raw)
-    return parts
+def _translate_attributes(documents: Sequence[Sequence["_Token"]], translate: TranslateSentences) -> None:
+    """Replace the source code of each tag by the tag with translated attribute values."""
+    tokens = chain.from_iterable(documents)
+    tags = [token for token in tokens if token.kind in {"open", "single"} and not token.is_kept]
+    translations = join_parts([_attribute_parts(tag.raw) for tag in tags], translate)
+    for tag, translation in zip(tags, translations, strict=True):
+        tag.raw = translation
 
 
-def _attribute_parts_of_tag(tag: str) -> list[str | Passage]:
+def _attribute_parts(tag: str) -> list[str | Passage]:
+    """Divide a tag into parts. Each attribute value to translate is a `Passage`."""
     parts: list[str | Passage] = []
     end = 0
     for match in _ATTRIBUTE.finditer(tag):
@@ -74,17 +73,17 @@ def _attribute_parts_of_tag(tag: str) -> list[str | Passage]:
     return [*parts, tag[end:]]
 
 
-def _text_parts(document: str) -> list[str | Passage]:
+def _text_parts(tokens: Sequence["_Token"]) -> list[str | Passage]:
     """Divide a document into parts, with a `Passage` for each text between the tags of block elements, such
     as `<p>`.
     """
     parts: list[str | Passage] = []
     pieces: list[Piece] = []
-    for token in _tokens_of(document):
+    for token in tokens:
         if NUMBERED_TAG.fullmatch(token.raw) or (token.kind == "text" and not token.is_kept):
             # The parser of HTML reads the numbered tag `</0>` as a comment.
             pieces += text_pieces(token.raw)
-        elif token.name in _INLINE or (token.kind == "comment" and not token.is_kept):
+        elif token.is_inline:
             pieces.append(_inline_piece(token))
         else:
             parts += [*_passage_parts(pieces), token.raw]
@@ -138,8 +137,7 @@ class _Token:
         kind (str): "open", "close" or "single" (a tag such as `<br/>`), "text", "comment" or "declaration".
             For an untranslated element, `kind` is the kind of its first tag.
         start (int): The offset of the token in the document.
-        name (str): The name of a tag. For an untranslated element, `name` is an empty text if the element has
-            no end tag, or contains an element with `translate="yes"`.
+        name (str): The name of a tag. For an untranslated element, `name` is the name of its first tag.
         raw (str): The source code of the token.
         keeps_content (bool, optional): True for an opening tag that excludes its element from translation.
             False for an opening tag with `translate="yes"`. None if the element inherits `keeps_content` from
@@ -148,6 +146,8 @@ class _Token:
         end (int): For an opening tag, the index of the first token after the element. For any other token,
             the index of the token plus 1.
         is_closed (bool): False for an opening tag without end tag.
+        is_whole (bool): False for a part of an untranslated element. A part has no end tag, or precedes or
+            follows an inner element with `translate="yes"`.
     """
 
     kind: _Kind
@@ -158,6 +158,14 @@ class _Token:
     is_kept: bool = False
     end: int = 0
     is_closed: bool = True
+    is_whole: bool = True
+
+    @property
+    def is_inline(self) -> bool:
+        """True if the token is a part of a sentence. A token that is not inline begins a new passage."""
+        if self.is_kept:
+            return self.is_whole and self.name in _INLINE
+        return self.kind == "comment" or self.name in _INLINE
 
 
 def _tokens_of(document: str) -> list[_Token]:
@@ -165,7 +173,7 @@ def _tokens_of(document: str) -> list[_Token]:
     tokens = _Tokenizer(document).tokens
     _set_ends(tokens)
     _set_is_kept(tokens)
-    return _with_kept_tokens_joined(tokens)
+    return _with_joined_elements(tokens)
 
 
 class _Tokenizer(HTMLParser):
@@ -284,7 +292,7 @@ def _set_is_kept(tokens: Sequence[_Token]) -> None:
         token.is_kept = elements[-1][1]
 
 
-def _with_kept_tokens_joined(tokens: Sequence[_Token]) -> list[_Token]:
+def _with_joined_elements(tokens: Sequence[_Token]) -> list[_Token]:
     """Join the tokens of each untranslated element to one token. The joined token ends before an inner
     element with `translate="yes"`. A second joined token begins after the inner element.
     """
@@ -292,15 +300,14 @@ def _with_kept_tokens_joined(tokens: Sequence[_Token]) -> list[_Token]:
     i = 0
     while i < len(tokens):
         first = tokens[i]
-        begins_element = first.keeps_content is not None
         end = i + 1
         if first.is_kept:
+            begins_element = first.keeps_content is not None
             limit = first.end if begins_element else len(tokens)
             while end < limit and tokens[end].is_kept:
                 end += 1
-            if not begins_element or end != limit or not first.is_closed:
-                first.name = ""
             first.raw = "".join(token.raw for token in tokens[i:end])
+            first.is_whole = begins_element and first.is_closed and end == limit
         joined.append(first)
         i = end
     return joined

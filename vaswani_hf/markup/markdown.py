@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .html import VOID, keeps_content, text_of_code, translate_html
+from .html import VOID, keeps_content, text_of_code, translate_html_documents
 from .html_text import divide_outer_space, references_of, text_pieces
 from .passages import TranslateSentences, translate_passages
 from .pieces import Passage, Piece, plain_atom, tag_piece
@@ -84,10 +84,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     # The parser writes the link definitions of the document into `definitions`.
     definitions: dict[str, Any] = {}
     tokens = parser.parse("\n".join(lines), definitions)
-    edits: list[_Edit] = []
-    for token in tokens:
-        if token.type == "html_block":
-            edits += _edits_of_html_block(token, lines, translate)
+    edits = _edits_of_html_blocks(tokens, lines, translate)
     blocks = _blocks_of(tokens, lines)
     passages = [Passage(block.pieces, _escape_function(block)) for block in blocks]
     for block, translation in zip(blocks, translate_passages(passages, translate), strict=True):
@@ -101,18 +98,32 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     return metadata + "\n".join(_edited(lines, edits))
 
 
-def _edits_of_html_block(token: Any, lines: Sequence[str], translate: TranslateSentences) -> list[_Edit]:
-    """Translate a block of HTML. Keep the Markdown prefix of each line, such as the `>` of a quotation."""
-    start, end = token.map
-    sources = lines[start:end]
-    contents = token.content.removesuffix("\n").split("\n")
-    if len(sources) != len(contents) or not all(map(str.endswith, sources, contents)):
-        return []
-    prefixes = map(str.removesuffix, sources, contents)
-    translation = translate_html("\n".join(contents), translate)
-    new = [prefix + line for prefix, line in zip(prefixes, translation.split("\n"), strict=False)]
-    first_line = _LinePart(start, 0, len(sources[0]))
-    return [_Edit(first_line, text="\n".join(new), removed=range(start + 1, end))]
+def _edits_of_html_blocks(
+    tokens: Sequence[Any], lines: Sequence[str], translate: TranslateSentences
+) -> list[_Edit]:
+    """Translate all blocks of HTML together. Keep the Markdown prefix of each line, such as the `>` of a
+    quotation.
+    """
+    starts = []
+    contents = []
+    prefixes = []
+    for token in tokens:
+        if token.type != "html_block":
+            continue
+        start, end = token.map
+        content = token.content.removesuffix("\n")
+        of_lines = content.split("\n")
+        if end - start == len(of_lines) and all(map(str.endswith, lines[start:end], of_lines)):
+            starts.append(start)
+            contents.append(content)
+            prefixes.append([*map(str.removesuffix, lines[start:end], of_lines)])
+    edits = []
+    translations = translate_html_documents(contents, translate)
+    for start, before, translation in zip(starts, prefixes, translations, strict=True):
+        new = [prefix + line for prefix, line in zip(before, translation.split("\n"), strict=False)]
+        first_line = _LinePart(start, 0, len(lines[start]))
+        edits.append(_Edit(first_line, text="\n".join(new), removed=range(start + 1, start + len(before))))
+    return edits
 
 
 def _blocks_of(tokens: Sequence[Any], lines: Sequence[str]) -> list[_Block]:

@@ -9,9 +9,10 @@ same parent enclose ranges that do not overlap. Therefore each tag occurs exactl
 the pairs of tags are nested.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class Unit:
         return bool(self.raw) or any(map(str.isalnum, self.text))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
     """A pair of tags, a single tag, or an atom, such as the placeholder `{name}`. The root node represents
     the whole passage, and has no tags.
@@ -77,11 +78,6 @@ class Node:
     end: int = 0
     children: "list[Node]" = field(default_factory=list)
 
-    @property
-    def source_range(self) -> range:
-        """The indices of the source units between the two tags of a pair."""
-        return range(self.source_start, self.source_end)
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -111,80 +107,94 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
     translation.
     """
     root.end = len(target)
-    projection = _Projection(source, target, sentences)
+    projection = _Projection(root, source, target, sentences)
     parents = [root]
     while parents:
         parent = parents.pop()
         pairs = [child for child in parent.children if child.kind == "pair"]
         projection.place_pairs(parent, pairs)
-        projection.place_other_nodes(parent, pairs)
+        projection.place_other_nodes(parent)
         parents += pairs
 
 
 class _Projection:
-    """Places the children of a node. The range of the node in the translation is already known."""
+    """Places the children of a node. The range of the node in the translation is already known. The time must
+    not grow with the product of the number of tags and the number of words, because a document can contain
+    thousands of tags in one sentence.
+    """
 
-    def __init__(self, source: Sequence[Unit], target: Sequence[Unit], sentences: Sequence[Bounds]):
-        self._source = source
+    def __init__(
+        self, root: Node, source: Sequence[Unit], target: Sequence[Unit], sentences: Sequence[Bounds]
+    ):
         self._target = target
         self._sentences = sentences
-        # Maps the index of a source unit to the indices of the aligned target units. The key None maps to the
-        # indices of the unaligned target units.
-        self._aligned: dict[int | None, list[int]] = {}
+        self._source_ends = [sentence.source_end for sentence in sentences]
+        # For each target unit, the innermost placed node around the unit.
+        self._owners = [root] * len(target)
+        # The number of words before each source unit.
+        self._num_source_words = _counts([unit.is_word for unit in source])
+        # The number of aligned units, and the number of aligned words, before each target unit.
+        self._num_aligned = _counts([unit.source is not None for unit in target])
+        self._num_words = _counts([unit.source is not None and unit.is_word for unit in target])
+        # The aligned target units in the order of their source units. The targets of the source unit `i` are
+        # `_aligned[_aligned_starts[i] : _aligned_starts[i + 1]]`.
+        targets: list[list[int]] = [[] for _ in source]
         for i, unit in enumerate(target):
-            self._aligned.setdefault(unit.source, []).append(i)
+            if unit.source is not None:
+                targets[unit.source].append(i)
+        self._aligned = [i for of_unit in targets for i in of_unit]
+        self._aligned_starts = [0, *accumulate(map(len, targets))]
 
     def place_pairs(self, parent: Node, pairs: Sequence[Node]) -> None:
         """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`.
 
         A pair of tags can enclose source units of several sentences. First, place each pair for which
-        `_aligned_range` finds a range in each of these sentences. If `parent` has only one child pair, also
-        place this pair if `_aligned_range` finds no range in a sentence. Then the pair encloses all target
-        units of the sentence inside `parent`. Finally, place each remaining pair of tags around the nearest
-        target word that no placed pair encloses. If all target words are already enclosed, or if a pair has
-        no source text, place the empty pair like a single tag.
+        `_aligned_range` finds a range in the first and in the last of these sentences. If `parent` has only
+        one child pair, also place this pair if `_aligned_range` finds no range in a sentence. Then the pair
+        encloses all target units of the sentence inside `parent`. Finally, place each remaining pair of tags
+        around the nearest target word that no placed pair encloses. If all target words are already enclosed,
+        or if a pair has no source text, place the empty pair like a single tag.
         """
-        # The indices of the target units inside `parent` that no placed pair encloses.
-        free = set(range(parent.start, parent.end)) if pairs else set()
         remaining = []
         for pair in pairs:
-            sentences = [sentence.inside(parent) for sentence in self._sentences_of(pair)]
-            ranges = [self._aligned_range(pair, sentence, free) for sentence in sentences]
-            if sentences and (None not in ranges or len(pairs) == 1):
-                start, _ = ranges[0] or (sentences[0].start, sentences[0].end)
-                _, end = ranges[-1] or (sentences[-1].start, sentences[-1].end)
-                _enclose(pair, start, end, free)
+            if pair.source_start == pair.source_end:
+                remaining.append(pair)
+                continue
+            first = self._sentences[bisect_right(self._source_ends, pair.source_start)].inside(parent)
+            last = self._sentences[bisect_left(self._source_ends, pair.source_end)].inside(parent)
+            first_range = self._aligned_range(pair, first, parent)
+            last_range = self._aligned_range(pair, last, parent)
+            if (first_range and last_range) or len(pairs) == 1:
+                start, _ = first_range or (first.start, first.end)
+                _, end = last_range or (last.start, last.end)
+                self._enclose(pair, start, end, parent)
             else:
                 remaining.append(pair)
         for pair in remaining:
             position = self._position(pair, parent)
-            words = [i for i in sorted(free) if self._target[i].is_word]
-            if words and pair.source_start < pair.source_end:
-                nearest = min(words, key=lambda i: abs(i - position))
-                _enclose(pair, nearest, nearest + 1, free)
+            has_text = pair.source_start < pair.source_end
+            word = self._nearest_free_word(position, parent) if has_text else None
+            if word is None:
+                self._place_empty(pair, position, parent)
             else:
-                pair.start = pair.end = position
-                _move_out_of_pairs(pair, pairs)
+                self._enclose(pair, word, word + 1, parent)
 
-    def _sentences_of(self, pair: Node) -> Iterable[Bounds]:
-        """Yield each sentence that has a source unit (such as a word) between the two tags of the pair."""
-        for sentence in self._sentences:
-            start = max(pair.source_start, sentence.source_start)
-            if start < min(pair.source_end, sentence.source_end):
-                yield sentence
-
-    def _aligned_range(self, pair: Node, sentence: Bounds, free: set[int]) -> tuple[int, int] | None:
+    def _aligned_range(self, pair: Node, sentence: Bounds, parent: Node) -> tuple[int, int] | None:
         """Return the range of target units (such as words) that corresponds to the source units between a
         pair of tags. `sentence` contains the bounds of a sentence, limited to the part of the sentence inside
         the parent of `pair`. Return None if the text between the tags is aligned with no target word, or only
         with target words inside other pairs of tags.
         """
-        inside = pair.source_range
-        units = range(sentence.source_start, sentence.source_end)
-        has_other_words = any(self._source[i].is_word for i in units if i not in inside)
-        if not has_other_words and free.issuperset(range(sentence.start, sentence.end)):
+        first = max(sentence.source_start, pair.source_start)
+        last = min(sentence.source_end, pair.source_end)
+        words = self._num_source_words
+        num_words = words[last] - words[first]
+        num_other_words = words[sentence.source_end] - words[sentence.source_start] - num_words
+        if num_other_words == 0 and self._is_free(sentence.start, sentence.end, parent):
             return self._range_of_all_words(pair, sentence)
-        return self._best_range(pair, sentence, free)
+        aligned = sorted(self._aligned[self._aligned_starts[first] : self._aligned_starts[last]])
+        inside = aligned[bisect_left(aligned, sentence.start) : bisect_left(aligned, sentence.end)]
+        return self._best_range(inside, parent, needs_word=num_words > 0)
 
     def _range_of_all_words(self, pair: Node, sentence: Bounds) -> tuple[int, int]:
         """Return the range of target units for a pair of tags, if the two tags enclose all source words of a
@@ -201,51 +211,94 @@ class _Projection:
 
     def _is_other_punctuation(self, i: int, pair: Node) -> bool:
         unit = self._target[i]
-        return not unit.is_word and unit.source is not None and unit.source not in pair.source_range
+        if unit.is_word or unit.source is None:
+            return False
+        return not pair.source_start <= unit.source < pair.source_end
 
-    def _best_range(self, pair: Node, sentence: Bounds, free: set[int]) -> tuple[int, int] | None:
-        """Return the contiguous range of target units in `free` that has the highest score. A unit adds 1 to
-        the score of a range if the aligned source unit is inside the pair of tags. A unit subtracts 1 from
-        the score if the aligned source unit is outside.
+    def _best_range(self, inside: Sequence[int], parent: Node, needs_word: bool) -> tuple[int, int] | None:
+        """Return the range of free target units that has the highest score. The score of a range is the
+        number of its units that are aligned with a source unit between the tags, minus the number of its
+        units that are aligned with another source unit.
+
+        Args:
+            inside (list): The indices of the target units that are aligned with a source unit between the
+                tags, in ascending order.
+            parent (Node): The parent of the pair of tags.
+            needs_word (bool): True if the range must contain a word, because the source has a word between
+                the tags.
         """
-        inside = pair.source_range
-        first = max(sentence.source_start, pair.source_start)
-        last = min(sentence.source_end, pair.source_end)
-        has_words = any(self._source[i].is_word for i in range(first, last))
+        if not inside:
+            return None
+        whole = (inside[0], inside[-1] + 1)
+        if _number(self._num_aligned, *whole) == len(inside) and self._is_free(*whole, parent):
+            return whole if not needs_word or _number(self._num_words, *whole) else None
         best = None
         best_score = 0
         # `score` is the score of the units from `start` to the current unit.
-        start = sentence.start
+        start = inside[0]
         score = 0
-        for i in range(sentence.start, sentence.end):
-            if i not in free:
-                score = 0
+        previous = inside[0] - 1
+        for i in inside:
+            if self._owners[i] is not parent:
                 continue
-            unit = self._target[i]
-            if unit.source is None:
-                continue
-            if score <= 0:
+            score -= _number(self._num_aligned, previous + 1, i)
+            if score <= 0 or not self._is_free(previous + 1, i, parent):
                 score = 0
                 start = i
-            score += 1 if unit.source in inside else -1
-            # If the source has a word between the tags, the range in the translation must also contain a
-            # word.
-            if score > best_score and (unit.is_word or best is not None or not has_words):
+            score += 1
+            previous = i
+            has_word = best is not None or _number(self._num_words, start, i + 1) > 0
+            if score > best_score and (has_word or not needs_word):
                 best_score = score
                 best = (start, i + 1)
         return best
 
-    def place_other_nodes(self, parent: Node, pairs: Sequence[Node]) -> None:
+    def _is_free(self, start: int, end: int, parent: Node) -> bool:
+        """Return True if no placed child of `parent` encloses a target unit from `start` to `end`."""
+        return self._owners[start:end].count(parent) == end - start
+
+    def _enclose(self, pair: Node, start: int, end: int, parent: Node) -> None:
+        """Set the range of a pair of tags to the longest free range between `start` and `end`."""
+        if not self._is_free(start, end, parent):
+            runs = groupby(range(start, end), key=lambda i: self._owners[i] is parent)
+            free = [[*run] for is_free, run in runs if is_free]
+            longest = max(free, key=len, default=[])
+            start = longest[0] if longest else start
+            end = start + len(longest)
+        pair.start = start
+        pair.end = end
+        self._owners[start:end] = [pair] * (end - start)
+
+    def _nearest_free_word(self, position: int, parent: Node) -> int | None:
+        """Return the index of the nearest target word inside `parent` that no placed pair encloses."""
+        for distance in range(parent.end - parent.start + 1):
+            for i in (position - distance, position + distance):
+                is_inside = parent.start <= i < parent.end
+                if is_inside and self._owners[i] is parent and self._target[i].is_word:
+                    return i
+        return None
+
+    def place_other_nodes(self, parent: Node) -> None:
         """Set `start` and `end` of the single tags and the atoms among the children of `parent`."""
         last_tag = parent.start
         for child in parent.children:
             if child.kind == "pair":
                 continue
-            child.start = child.end = self._position(child, parent)
-            _move_out_of_pairs(child, pairs)
+            self._place_empty(child, self._position(child, parent), parent)
             if child.kind != "atom":
                 # Keep the order of opening and closing tags whose partner tags are not in this passage.
                 last_tag = child.start = child.end = max(child.start, last_tag)
+
+    def _place_empty(self, node: Node, position: int, parent: Node) -> None:
+        """Place a tag or an atom without words before the target unit `position`. If a child pair of `parent`
+        encloses this place, move `node` out of the pair. If `node` precedes the pair in the source text, put
+        `node` before the opening tag. Otherwise, put `node` after the closing tag.
+        """
+        if parent.start < position < parent.end:
+            pair = self._owners[position]
+            if pair is not parent and self._owners[position - 1] is pair:
+                position = pair.start if node.source_start <= pair.source_start else pair.end
+        node.start = node.end = position
 
     def _position(self, node: Node, parent: Node) -> int:
         """Return the index of the unit (such as a word) of the translation before which a tag or an
@@ -281,35 +334,23 @@ class _Projection:
         index = node.source_start
         is_after_text = node.kind == "atom" and node.before.strip() != ""
         is_at_end = node.kind == "close" or index == parent.source_end or is_after_text
-        for sentence in self._sentences:
-            if index < sentence.source_end or (is_at_end and index == sentence.source_end):
-                return sentence
-        return self._sentences[-1]
+        bisect = bisect_left if is_at_end else bisect_right
+        number = bisect(self._source_ends, index)
+        return self._sentences[min(number, len(self._sentences) - 1)]
 
     def _aligned_units(self, source: int, sentence: Bounds) -> list[int]:
         """Return the indices of the target units in `sentence` that are aligned with the source unit of the
         index `source`.
         """
-        return [i for i in self._aligned.get(source, ()) if sentence.start <= i < sentence.end]
+        aligned = self._aligned[self._aligned_starts[source] : self._aligned_starts[source + 1]]
+        return [i for i in aligned if sentence.start <= i < sentence.end]
 
 
-def _enclose(pair: Node, start: int, end: int, free: set[int]) -> None:
-    """Set the range of a pair of tags to the longest sequence of target units between `start` and `end` whose
-    indices are in `free`. Then remove the indices from `free`.
-    """
-    runs = [[*run] for is_free, run in groupby(range(start, end), key=free.__contains__) if is_free]
-    longest = max(runs, key=len, default=[])
-    pair.start = longest[0] if longest else start
-    pair.end = pair.start + len(longest)
-    free.difference_update(longest)
+def _counts(flags: Sequence[bool]) -> list[int]:
+    """Return the number of true values before each index, and the number of all true values."""
+    return [0, *accumulate(flags)]
 
 
-def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """`node` is a tag or an atom without words. If `node` is inside a pair of tags in `pairs`, move `node`
-    out of the pair. If `node` precedes the pair of tags in the source text, put `node` before the opening
-    tag. Otherwise, put `node` after the closing tag.
-    """
-    for pair in pairs:
-        if pair is not node and pair.start < node.start < pair.end:
-            is_before = node.source_start <= pair.source_start
-            node.start = node.end = pair.start if is_before else pair.end
+def _number(counts: Sequence[int], start: int, end: int) -> int:
+    """Return the number of true values from `start` to `end`. `counts` is the result of `_counts`."""
+    return counts[end] - counts[start]

@@ -78,7 +78,8 @@ class _Writer:
 
     def _spaces_around(self, node: Node, parent: Node) -> tuple[str, str]:
         """Return the space before and the space after a `Node`: a tag, a pair of tags or an atom."""
-        if node.start < node.end or (node.kind == "open" and node.after.strip()):
+        is_before_word = node.kind == "open" and node.after.strip() != ""
+        if node.start < node.end or is_before_word:
             # Write the space before the next word, then the opening tag, then the word.
             return self._take_space(node.start), ""
         if node.kind == "close" or (node.kind == "pair" and not node.children):
@@ -88,23 +89,26 @@ class _Writer:
             # next word. Write a space only if the source text has a space before the node.
             is_spaced = node.before.isspace() and node is not parent.children[0]
             return " " if is_spaced else "", ""
-        return self._spaces_around_wordless(node)
-
-    def _spaces_around_wordless(self, node: Node) -> tuple[str, str]:
-        """Return the space before and the space after a node that encloses no words, such as an image."""
-        if node.start == 0 and not node.before and self._target and self._target[0].space:
-            # At the beginning of a passage, write the tag or the atom first, then the white space, then the
-            # first word.
+        if self._is_before_first_space(node):
             return "", ""
-        is_after_unit = self._is_aligned(node.start - 1, node.source_start - 1)
-        if node.before.strip() and (is_after_unit or self._is_after_atom(node)):
-            # Write no space before the node. In the source, a unit (such as a word) or an atom directly
-            # precedes the node.
+        if self._is_attached(node):
             is_next_spaced = node.start < self._num_spaced
             return "", self._space_after(node) if is_next_spaced else ""
         before = self._space_before(node)
-        after = self._space_after(node)
-        return before, after
+        return before, self._space_after(node)
+
+    def _is_before_first_space(self, node: Node) -> bool:
+        """Return True if the node begins the passage, and white space follows the node."""
+        is_first = node.start == 0 and not node.before
+        return is_first and bool(self._target) and self._target[0].space != ""
+
+    def _is_attached(self, node: Node) -> bool:
+        """Return True if the node directly follows a unit (such as a word) or an atom, both in the source and
+        in the translation. Then no space is written before the node.
+        """
+        if not node.before.strip():
+            return False
+        return self._is_aligned(node.start - 1, node.source_start - 1) or self._is_after_atom(node)
 
     def _is_after_atom(self, node: Node) -> bool:
         """Return True if the last written part is an atom (an unchangeable part), and the source has no

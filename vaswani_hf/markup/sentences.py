@@ -148,11 +148,16 @@ def _with_breaks_between_tags(pieces: Sequence[Piece]) -> list[Piece]:
     the words, as in `<b>one</b><i>two</i>`.
     """
     found: list[Piece] = []
+    # The first character of the next text after each piece.
+    following = [" "]
+    for piece in reversed(pieces[1:]):
+        following.append(piece.text[:1] or following[-1])
     # True if a closing tag follows the last text.
     is_closed = False
     # True if the last text does not end with white space, and no break follows the last text.
     is_glued = False
-    for number, piece in enumerate(pieces):
+    for piece in pieces:
+        next_character = following.pop()
         if piece.text:
             is_closed = False
             is_glued = not piece.text[-1].isspace()
@@ -160,12 +165,14 @@ def _with_breaks_between_tags(pieces: Sequence[Piece]) -> list[Piece]:
             is_closed = True
         elif piece.kind == "break":
             is_glued = False
-        elif piece.kind == "open" and is_closed and is_glued:
-            following = next((one.text for one in pieces[number:] if one.text), " ")
-            if not following[0].isspace() and following[0] not in _END_PUNCTUATION:
-                found.append(Piece("break"))
+        elif piece.kind == "open" and is_closed and is_glued and not _ends_word(next_character):
+            found.append(Piece("break"))
         found.append(piece)
     return found
+
+
+def _ends_word(character: str) -> bool:
+    return character.isspace() or character in _END_PUNCTUATION
 
 
 def _outer_space(run: Sequence[Piece]) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Divides the sentences of a passage into units (such as words) and a tree of tags."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from .pieces import Piece
@@ -30,6 +31,8 @@ class SourceReader:
         self.units: list[Unit] = []
         # The root, and the opening tags whose closing tags have not been read.
         self._open_nodes = [self.root]
+        # The number of open tags with each name.
+        self._num_open: Counter[str] = Counter()
         # The index of the last word of the sentence.
         self._word = -1
         # The white space before the next unit.
@@ -54,6 +57,7 @@ class SourceReader:
                 node = self._add_node(piece, before, after)
                 if piece.kind == "open":
                     self._open_nodes.append(node)
+                    self._num_open[node.name] += 1
         if len(self.units) > first:
             self.units[first].space = sentence.separator
 
@@ -61,7 +65,8 @@ class SourceReader:
         """After the last sentence, remove all open tags from `_open_nodes`, and set `source_end` of the
         root.
         """
-        self._keep_open(1)
+        while len(self._open_nodes) > 1:
+            self._remove_innermost()
         self.root.source_end = len(self.units)
 
     def _add_text(self, text: str) -> None:
@@ -107,26 +112,26 @@ class SourceReader:
 
     def _close(self, piece: Piece, before: str, after: str) -> None:
         """Close the nearest opening tag with the name of the closing tag `piece`."""
-        numbers = [i for i, node in enumerate(self._open_nodes) if i > 0 and node.name == piece.name]
-        if not numbers:
+        if not self._num_open[piece.name]:
             self._add_node(piece, before, after)
             return
-        self._keep_open(numbers[-1] + 1)
+        while self._open_nodes[-1].name != piece.name:
+            self._remove_innermost()
         node = self._open_nodes.pop()
+        self._num_open[node.name] -= 1
         node.kind = "pair"
         node.closing = piece.raw
         node.after = after
         node.source_end = len(self.units)
 
-    def _keep_open(self, number: int) -> None:
-        """Keep only the first `number` entries of `_open_nodes`, including the root, and remove all other
-        open tags. The removed tags have no closing tag inside the parent element. Therefore the children of a
-        removed tag become children of the tag's parent.
+    def _remove_innermost(self) -> None:
+        """Remove the innermost open tag. The removed tag has no closing tag inside the parent element.
+        Therefore the children of the removed tag become children of the tag's parent.
         """
-        while len(self._open_nodes) > number:
-            node = self._open_nodes.pop()
-            self._open_nodes[-1].children += node.children
-            node.children = []
+        node = self._open_nodes.pop()
+        self._num_open[node.name] -= 1
+        self._open_nodes[-1].children += node.children
+        node.children = []
 
 
 def _neighbours(pieces: Sequence[Piece], end: slice) -> Iterator[str]:
