@@ -1,7 +1,6 @@
 """A damaged or missing file of a checkpoint gives one sentence with the file, the fault and the remedy."""
 
 import json
-import logging
 
 import pytest
 from factories import cut, files_in
@@ -106,18 +105,13 @@ def test_a_damaged_checkpoint_is_not_loaded(tiny_checkpoint, vaswani, file, how,
     assert files_in(folder) == before
 
 
-def test_transformers_prints_no_report_of_weights_that_do_not_fit(tiny_checkpoint, caplog):
+def test_transformers_prints_no_report_of_weights_that_do_not_fit(tiny_checkpoint, transformers_log):
     folder = tiny_checkpoint()
     path = folder / CONFIG
     path.write_bytes(with_key(encoder_layers=3)(path.read_bytes()))
-    logger = logging.getLogger("transformers.modeling_utils")
-    logger.addHandler(caplog.handler)
-    try:
-        with pytest.raises(ValueError, match="does not hold the weights"):
-            load_model(folder)
-    finally:
-        logger.removeHandler(caplog.handler)
-    assert "LOAD REPORT" not in caplog.text
+    with pytest.raises(ValueError, match="does not hold the weights"):
+        load_model(folder)
+    assert "LOAD REPORT" not in transformers_log.text
 
 
 def test_a_file_is_no_folder(tiny_checkpoint, vaswani):

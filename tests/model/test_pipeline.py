@@ -1,7 +1,6 @@
 """pipeline("translation") gives the results of generate() and decode(), also for T5, Marian and mBART."""
 
 import enum
-import logging
 import re
 from itertools import count, islice
 
@@ -82,17 +81,6 @@ def two_vocabularies(make_model, tmp_path_factory) -> str:
     tokenizers = tiny_tokenizer(TEXTS, 280), tiny_tokenizer(GERMAN, 290)
     model = make_model(*tokenizers, share_encoder_decoder_embeddings=False)
     return str(save_checkpoint(tmp_path_factory.mktemp("two_vocabularies"), model, *tokenizers))
-
-
-@pytest.fixture
-def transformers_log(caplog):
-    """Collect the warnings of transformers, because transformers does not pass warnings to the root
-    logger.
-    """
-    logger = logging.getLogger("transformers")
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
 
 
 def translate(model, tokenizer, text: str, **settings) -> list[str]:
