@@ -347,20 +347,3 @@ class Reference:
             ):
                 losses.append(smoothed_cross_entropy(row, label, label_smoothing, form))
         return torch.stack(losses).sum() / len(losses)
-
-    @torch.no_grad()
-    def greedy(
-        self,
-        source_ids: Ids,
-        start_id: int,
-        end_id: int,
-        max_new_tokens: int,
-        excluded_class: int | None = None,
-    ) -> Ids:
-        """Section 3.1: decode greedily, computing all again for each token; ids without start, with end."""
-        target_ids = [start_id]
-        for _ in range(max_new_tokens):
-            target_ids.append(int(self.log_probs(source_ids, target_ids, excluded_class)[-1].argmax()))
-            if target_ids[-1] == end_id:
-                break
-        return target_ids[1:]

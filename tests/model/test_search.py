@@ -3,7 +3,6 @@
 import pytest
 import torch
 from factories import tiny_model
-from reference import Reference
 from reference_search import SlowSearch
 from search_models import (
     CACHES,
@@ -89,27 +88,6 @@ def test_the_slow_search_is_transformers_own(model, early_stopping):
                 assert set(row[len(hypothesis.tokens) :]) <= {PAD}
 
 
-@pytest.mark.parametrize("length_penalty", [0.6, -1.0])
-def test_beam_search_equals_the_paper_in_slow_loops(length_penalty):
-    # The slow reference model makes the test independent of our model.
-    model = translator()
-    reference = Reference(model.state_dict(), model.config)
-    slow = SlowSearch(
-        lambda source, target: reference.log_probs(source, target, excluded_class=PAD)[-1].tolist(),
-        limit=4,
-        num_beams=2,
-        length_penalty=length_penalty,
-    )
-    with torch.no_grad():
-        expected = [slow.best(source, [START])[0] for source in SOURCES[:3]]
-    outputs = searched(
-        model, batch_of(SOURCES[:3]), num_beams=2, max_new_tokens=4, length_penalty=length_penalty
-    )
-    close(outputs.sequences_scores, torch.tensor([hypothesis.score for hypothesis in expected]))
-    for row, hypothesis in zip(outputs.sequences[:, 1:].tolist(), expected, strict=True):
-        assert row[: len(hypothesis.tokens)] == hypothesis.tokens
-
-
 @variants
 @caches
 def test_every_shape_cache_and_attention_equals_transformers(fields, cache):
@@ -123,10 +101,10 @@ def test_every_shape_cache_and_attention_equals_transformers(fields, cache):
 
 
 # A large vocabulary is searched in chunks, and a small one may have too few classes.
-SIZES = {f"{number} classes": {"vocab_size": number} for number in (21, 400, 401)}
+SIZES = {f"{number} classes": {"vocab_size": number} for number in (21, 23, 400, 401)}
 
 
-@pytest.mark.parametrize("fields", (VARIANTS | SIZES).values(), ids=VARIANTS | SIZES)
+@pytest.mark.parametrize("fields", SIZES.values(), ids=SIZES)
 def test_random_weights_equal_transformers(fields):
     model = tiny_model(**fields)
     pad_id = model.config.pad_token_id
