@@ -21,6 +21,8 @@ ELSEWHERE = (
     "model.safetensors.index.json of '{folder}' must name .safetensors files in the same folder, but names %r; take the files of one "
     "checkpoint."
 )
+EXPORTED = "`model` must be a checkpoint for PyTorch, but '{folder}' was exported for CTranslate2; name the checkpoint from which the export was made, or use `vaswani translate --engine ctranslate2`."
+FOREIGN = "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers."
 FOLDER = object()
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -43,17 +45,8 @@ def with_key(**changes):
 DAMAGES = [
     (CONFIG, None, NO_CONFIG),
     (CONFIG, b"{", "config.json of '{folder}' must name its `model_type`, but does not; " + AGAIN),
-    (
-        CONFIG,
-        b'{"add_source_eos": false}',
-        "`model` must be a checkpoint for PyTorch, but '{folder}' was exported for CTranslate2; name the checkpoint from "
-        "which the export was made, or use `vaswani translate --engine ctranslate2`.",
-    ),
-    (
-        CONFIG,
-        with_key(model_type="bert"),
-        "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers.",
-    ),
+    (CONFIG, b'{"add_source_eos": false}', EXPORTED),
+    (CONFIG, with_key(model_type="bert"), FOREIGN),
     (CONFIG, with_key(encoder_layers=3), OTHER % "encoder.layers.2.fc1.bias and 11 more are missing"),
     (CONFIG, with_key(encoder_layers=1), OTHER % "encoder.layers.1.fc1.bias and 11 more are unexpected"),
     (

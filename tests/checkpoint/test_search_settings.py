@@ -19,22 +19,14 @@ IDLE = {
 }
 
 
+OTHERS = {"unknown_setting": [1], "forced_bos_token_id": 4}
+OWN = {"length_penalty_type": "gnmt", "no_repeat_ngram_size": 3}
+
+
 @pytest.mark.parametrize(
     ("settings", "unsupported"),
-    [
-        (IDLE, {}),
-        (DECODING_SETTINGS, {}),
-        ({"num_beams": 5, "length_penalty": 0.6}, {}),
-        (
-            {"num_beams": 5, "length_penalty_type": "gnmt", "no_repeat_ngram_size": 3},
-            {"length_penalty_type": "gnmt", "no_repeat_ngram_size": 3},
-        ),
-        (
-            {"unknown_setting": [1], "forced_bos_token_id": 4},
-            {"unknown_setting": [1], "forced_bos_token_id": 4},
-        ),
-    ],
-    ids=["without effect", "defaults", "supported", "of this package", "others"],
+    [(IDLE, {}), (DECODING_SETTINGS, {}), ({"num_beams": 5, **OWN}, OWN), (OTHERS, OTHERS)],
+    ids=["without effect", "defaults", "of this package", "others"],
 )
 def test_settings_with_an_effect_are_found(settings, unsupported):
     config = GenerationConfig()
