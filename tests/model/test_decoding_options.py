@@ -83,6 +83,7 @@ PHRASE_SEARCHES = {
     "paper": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt"},
     "first to finish": {"num_beams": 4, "early_stopping": True},
     "without cache": {"num_beams": 3, "use_cache": False},
+    "coverage": {"num_beams": 2, "coverage_penalty": 0.2},
 }
 phrase_searches = pytest.mark.parametrize("search", PHRASE_SEARCHES.values(), ids=PHRASE_SEARCHES)
 

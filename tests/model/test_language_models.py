@@ -60,26 +60,13 @@ def make(model_class, **fields):
 
 def reference_logits(model, ids):
     """The logits [T, V] of one text in slow loops: an encoder, or a decoder without cross-attention."""
-    stack = f"model.{model.config.stack}"
+    stack = model.config.stack
     weights = {
-        name.replace("model.", f"{stack}.", 1) if name.startswith("model.") else name: value
+        name.replace("model.", f"model.{stack}.", 1) if name.startswith("model.") else name: value
         for name, value in model.state_dict().items()
     }
     reference = Reference(weights, model.config)
-    states = reference.embed(stack, ids)
-    heads, is_causal = model.config.num_attention_heads, model.config.stack == "decoder"
-    for number in range(model.config.num_hidden_layers):
-        layer = f"{stack}.layers.{number}"
-
-        def attend(states, layer=layer):
-            return reference.multi_head_attention(f"{layer}.self_attn", heads, states, states, is_causal)
-
-        def feed_forward(states, layer=layer):
-            return reference.feed_forward(layer, states)
-
-        states = reference.residual(f"{layer}.self_attn_layer_norm", states, attend)
-        states = reference.residual(f"{layer}.final_layer_norm", states, feed_forward)
-    return reference.linear("lm_head", reference.end_of_stack(stack, states))
+    return reference.linear("lm_head", reference.encode(ids, stack))
 
 
 @variants

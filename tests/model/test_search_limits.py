@@ -17,7 +17,6 @@ from search_models import (
     VARIANTS,
     attention_of,
     batch_of,
-    contains,
     log_probs_of,
     new_tokens,
     translator,
@@ -357,16 +356,3 @@ def test_a_wrong_setting_is_named_wherever_it_comes_from(tmp_path, name, value):
 def test_an_unknown_argument_is_refused_as_ever(model):
     with pytest.raises(ValueError, match=r"model_kwargs.*not used by the model.*max_length_c"):
         model.generate(**batch_of(SOURCES), max_length_c=1)
-
-
-@torch.no_grad()
-def test_phrases_that_some_sentences_lack_are_searched_with_coverage_too(model):
-    batch, phrases = batch_of(SOURCES), [[] for _ in SOURCES]
-    phrases[-1] = [[9, 4]]
-    options = {"num_beams": 2, "max_new_tokens": 8, "coverage_penalty": 0.2}
-    found = model.generate(**batch, **options, must_contain=phrases).tolist()
-    plain = model.generate(**batch, **options).tolist()
-    assert contains(found[-1], [9, 4]) and not contains(plain[-1], [9, 4])
-    # A single sentence has no padding, and the same translation.
-    alone = model.generate(**batch_of(SOURCES[-1:]), **options, must_contain=phrases[-1:]).tolist()
-    assert found[-1][: len(alone[0])] == alone[0]
