@@ -322,6 +322,17 @@ def tiny_checkpoint(tmp_path):
 
 
 @pytest.fixture
+def transformers_log(caplog):
+    """Collect the warnings of transformers, because transformers does not pass warnings to the root
+    logger.
+    """
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+@pytest.fixture
 def few_numbers(monkeypatch):
     """Score runs on the corpus of numbers on ten pairs instead of a thousand pairs, to save time."""
     monkeypatch.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)

@@ -27,6 +27,35 @@ def stacks(**sizes: int) -> dict[str, int]:
 TINY_SHAPE = {"d_model": 16, **stacks(layers=2, attention_heads=2, ffn_dim=20)}
 TINY_CONFIG = {"vocab_size": 23, "dropout": 0.0} | TINY_SHAPE
 
+# For each config field, a value that differs from the default and from the tiny config.
+_OTHER_VALUES = """{
+    vocab_size: 31, decoder_vocab_size: 29, d_model: 24, d_k: 5, d_v: 3, encoder_layers: 1, decoder_layers: 3,
+    encoder_attention_heads: 4, decoder_attention_heads: 4, encoder_ffn_dim: 12, decoder_ffn_dim: 12,
+    dropout: 0.5, attention_dropout: 0.3, activation_dropout: 0.2, activation_function: gelu,
+    norm_position: pre, norm_position_of_decoder: pre, final_norm: true, layer_norm_eps: 0.1,
+    position_embedding: learned, position_timescales: tensor2tensor, position_offset: 2,
+    max_position_embeddings: 32, scale_embedding: false, share_encoder_decoder_embeddings: false,
+    tie_word_embeddings: false, lm_head_bias: true, zero_start_embedding: true, attention_score: additive,
+    cross_attention_score: additive_linear, attention_window: 3, attention_bias: true,
+    initializer_range: 0.02, label_smoothing: 0.1, label_smoothing_form: torch, use_cache: false,
+    bos_token_id: 7, pad_token_id: 0, eos_token_id: [2, 3, 4, 5, 6, 7, 8, 9, 10, 11], decoder_start_token_id: 7
+}"""
+# The other fields that such a value needs.
+_NEEDED_FIELDS = {
+    "decoder_vocab_size": {"share_encoder_decoder_embeddings": False},
+    "encoder_attention_heads": {"d_k": 8, "d_v": 8},
+    "decoder_attention_heads": {"d_k": 8, "d_v": 8},
+    "position_embedding": {"max_position_embeddings": 24},
+    "max_position_embeddings": {"position_embedding": "learned"},
+    "zero_start_embedding": {"decoder_start_token_id": 1, "label_smoothing": 0.1},
+    "label_smoothing_form": {"label_smoothing": 0.1},
+    "pad_token_id": {"bos_token_id": 1, "decoder_start_token_id": 1},
+}
+CHANGED_FIELDS = {
+    name: {name: value, **_NEEDED_FIELDS.get(name, {})}
+    for name, value in yaml.safe_load(_OTHER_VALUES).items()
+}
+
 # The values of a run that takes a second, on the corpus of numbers and in float32.
 TINY_RECIPE: dict[str, Any] = {
     "output_dir": "out",

@@ -261,19 +261,22 @@ class Reference:
             states.append(table[token_id] * scale + encoding)
         return torch.stack(states)
 
-    def encode(self, source_ids: Ids) -> Tensor:
-        """Section 3.1, "Encoder": the encoder states [S, D]."""
-        states = self.embed("model.encoder", source_ids)
-        for index in range(self.config.encoder_layers):
-            states = self.encoder_layer(f"model.encoder.layers.{index}", states)
-        return self.end_of_stack("model.encoder", states)
+    def encode(self, source_ids: Ids, stack: str = "encoder") -> Tensor:
+        """Section 3.1, "Encoder": the encoder states [S, D].
 
-    def encoder_layer(self, layer: str, states: Tensor) -> Tensor:
+        Differs from the paper: The stack "decoder" is a decoder without attention to a source.
+        """
+        states = self.embed(f"model.{stack}", source_ids)
+        for index in range(getattr(self.config, f"{stack}_layers")):
+            states = self.encoder_layer(f"model.{stack}.layers.{index}", states, stack)
+        return self.end_of_stack(f"model.{stack}", states)
+
+    def encoder_layer(self, layer: str, states: Tensor, stack: str) -> Tensor:
         """Section 3.1, "Encoder": two sub-layers, from [S, D] to [S, D]."""
-        num_heads = self.config.encoder_attention_heads
+        num_heads = getattr(self.config, f"{stack}_attention_heads")
 
         def attend_to_self(x: Tensor) -> Tensor:
-            return self.multi_head_attention(f"{layer}.self_attn", num_heads, x, x, causal=False)
+            return self.multi_head_attention(f"{layer}.self_attn", num_heads, x, x, stack == "decoder")
 
         states = self.residual(f"{layer}.self_attn_layer_norm", states, attend_to_self)
         return self.residual(f"{layer}.final_layer_norm", states, lambda x: self.feed_forward(layer, x))

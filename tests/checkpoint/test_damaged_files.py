@@ -1,7 +1,6 @@
 """A damaged or missing file of a checkpoint gives one sentence with the file, the fault and the remedy."""
 
 import json
-import logging
 
 import pytest
 from factories import cut, files_in
@@ -22,6 +21,8 @@ ELSEWHERE = (
     "model.safetensors.index.json of '{folder}' must name .safetensors files in the same folder, but names %r; take the files of one "
     "checkpoint."
 )
+EXPORTED = "`model` must be a checkpoint for PyTorch, but '{folder}' was exported for CTranslate2; name the checkpoint from which the export was made, or use `vaswani translate --engine ctranslate2`."
+FOREIGN = "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers."
 FOLDER = object()
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -44,17 +45,8 @@ def with_key(**changes):
 DAMAGES = [
     (CONFIG, None, NO_CONFIG),
     (CONFIG, b"{", "config.json of '{folder}' must name its `model_type`, but does not; " + AGAIN),
-    (
-        CONFIG,
-        b'{"add_source_eos": false}',
-        "`model` must be a checkpoint for PyTorch, but '{folder}' was exported for CTranslate2; name the checkpoint from "
-        "which the export was made, or use `vaswani translate --engine ctranslate2`.",
-    ),
-    (
-        CONFIG,
-        with_key(model_type="bert"),
-        "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers.",
-    ),
+    (CONFIG, b'{"add_source_eos": false}', EXPORTED),
+    (CONFIG, with_key(model_type="bert"), FOREIGN),
     (CONFIG, with_key(encoder_layers=3), OTHER % "encoder.layers.2.fc1.bias and 11 more are missing"),
     (CONFIG, with_key(encoder_layers=1), OTHER % "encoder.layers.1.fc1.bias and 11 more are unexpected"),
     (
@@ -106,18 +98,13 @@ def test_a_damaged_checkpoint_is_not_loaded(tiny_checkpoint, vaswani, file, how,
     assert files_in(folder) == before
 
 
-def test_transformers_prints_no_report_of_weights_that_do_not_fit(tiny_checkpoint, caplog):
+def test_transformers_prints_no_report_of_weights_that_do_not_fit(tiny_checkpoint, transformers_log):
     folder = tiny_checkpoint()
     path = folder / CONFIG
     path.write_bytes(with_key(encoder_layers=3)(path.read_bytes()))
-    logger = logging.getLogger("transformers.modeling_utils")
-    logger.addHandler(caplog.handler)
-    try:
-        with pytest.raises(ValueError, match="does not hold the weights"):
-            load_model(folder)
-    finally:
-        logger.removeHandler(caplog.handler)
-    assert "LOAD REPORT" not in caplog.text
+    with pytest.raises(ValueError, match="does not hold the weights"):
+        load_model(folder)
+    assert "LOAD REPORT" not in transformers_log.text
 
 
 def test_a_file_is_no_folder(tiny_checkpoint, vaswani):

@@ -48,56 +48,20 @@ def test_the_seed_decides_what_is_sampled(model, options):
     new_tokens(sample(0))
 
 
-@pytest.mark.parametrize("length_penalty_type", ["power", "gnmt"])
-def test_scores_of_beam_sampling_are_those_of_the_model(model, length_penalty_type):
-    torch.manual_seed(0)
-    options = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.6, "do_sample": True}
-    options |= {"length_penalty_type": length_penalty_type, "max_new_tokens": LIMIT}
-    outputs = model.generate(**batch_of(SOURCES), **options, **SCORED)
-    check_scores(model, outputs, [source for source in SOURCES for _ in range(4)], length_penalty_type, 0.6)
-    for nbest in outputs.sequences_scores.view(-1, 4):
-        assert torch.all(nbest.diff() <= 0)
-    for nbest in outputs.sequences.view(len(SOURCES), 4, -1).tolist():
-        assert len(set(map(tuple, nbest))) == 4
-
-
-def check_scores(model, outputs, sources, length_penalty_type, length_penalty):
-    """Each score is the sum of the model's own log-probabilities, over the length penalty."""
-    log_probs = log_probs_of(model)
-    search = SlowSearch(log_probs, 99, length_penalty=length_penalty, length_penalty_type=length_penalty_type)
-    rows = new_tokens(outputs.sequences)
-    for source, tokens, score in zip(sources, rows, outputs.sequences_scores.tolist(), strict=True):
-        total = sum(log_probs(source, [START, *tokens[:step]])[token] for step, token in enumerate(tokens))
-        assert score == pytest.approx(search.normalized(total, len(tokens)), abs=1e-5)
-
-
-def share_of(first_tokens, num_classes):
-    return torch.bincount(first_tokens, minlength=num_classes) / len(first_tokens)
-
-
 def test_samples_are_as_frequent_as_they_are_probable():
-    model = tiny_model(vocab_size=7)
-    source, num_samples = [5, 3, EOS], 2000
-    expected = torch.tensor(log_probs_of(model)(source, [START])).exp()
-    torch.manual_seed(0)
-    options = {"do_sample": True, "max_new_tokens": 1, "top_k": 0}
-    found = model.generate(**batch_of([source]), **options, num_return_sequences=num_samples)
-    torch.testing.assert_close(share_of(found[:, 1], 7), expected, atol=0.04, rtol=0)
-
-
-def test_beams_are_sampled_as_often_as_they_are_probable():
-    model = tiny_model(vocab_size=7)
-    source, num_samples = [5, 3, EOS], 2000
-    probs = torch.tensor(log_probs_of(model)(source, [START])).exp().tolist()
-    # Two tokens are drawn without replacement, and the token with the higher probability becomes the result.
-    expected = torch.zeros(7)
+    model, source, num_samples = tiny_model(vocab_size=7), [5, 3, EOS], 2000
+    probs = torch.tensor(log_probs_of(model)(source, [START])).exp()
+    # Beam search draws two tokens without replacement, and returns the token with the higher probability.
+    of_two_beams = torch.zeros(7)
     for first, second in itertools.permutations(range(7), 2):
         best = max(first, second, key=lambda token: probs[token])
-        expected[best] += probs[first] * probs[second] / (1 - probs[first])
-    torch.manual_seed(0)
-    options = {"num_beams": 2, "do_sample": True, "max_new_tokens": 1, "top_k": 0}
-    found = model.generate(**batch_of([source] * num_samples), **options)
-    torch.testing.assert_close(share_of(found[:, 1], 7), expected, atol=0.04, rtol=0)
+        of_two_beams[best] += probs[first] * probs[second] / (1 - probs[first])
+    for num_beams, expected in ((1, probs), (2, of_two_beams)):
+        torch.manual_seed(0)
+        options = {"num_beams": num_beams, "do_sample": True, "max_new_tokens": 1, "top_k": 0}
+        found = model.generate(**batch_of([source] * num_samples), **options)[:, 1]
+        frequencies = torch.bincount(found, minlength=7) / num_samples
+        torch.testing.assert_close(frequencies, expected, atol=0.04, rtol=0)
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -119,6 +83,7 @@ PHRASE_SEARCHES = {
     "paper": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt"},
     "first to finish": {"num_beams": 4, "early_stopping": True},
     "without cache": {"num_beams": 3, "use_cache": False},
+    "coverage": {"num_beams": 2, "coverage_penalty": 0.2},
 }
 phrase_searches = pytest.mark.parametrize("search", PHRASE_SEARCHES.values(), ids=PHRASE_SEARCHES)
 
@@ -139,33 +104,26 @@ def test_every_phrase_is_in_the_translation(model, search, limit):
         assert new_tokens(alone) == [found[row]]
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_phrases_of_one_sentence_are_nothing_to_the_others(num_beams):
-    generator = torch.Generator().manual_seed(0)
-
-    def words(number):
-        return torch.randint(3, 23, (number,), generator=generator).tolist()
-
-    sources = [[*words(number % 6 + 1), EOS] for number in range(16)]
-    phrases = [[words(number % 3 + 1)] for number in range(16)]
-    neighbour, its_phrases = [*words(4), EOS], [words(1) for _ in range(6)]
-    options = {"num_beams": num_beams, "num_return_sequences": num_beams}
-    options |= {"max_length_a": 1.0, "max_length_b": 12}
-    model = translator()
-    alone = model.generate(**batch_of(sources), **options, must_contain=phrases)
-    phrases.append(its_phrases)
-    together = model.generate(**batch_of([*sources, neighbour]), **options, must_contain=phrases)
-    assert new_tokens(together)[: len(alone)] == new_tokens(alone)
-
-
-@pytest.mark.parametrize("length_penalty_type", ["power", "gnmt"])
-def test_the_score_with_phrases_is_that_of_the_model(model, length_penalty_type):
-    options = {"num_beams": 5, "num_return_sequences": 3, "length_penalty": 0.6, "max_new_tokens": 12}
-    options |= {"length_penalty_type": length_penalty_type, "must_contain": PHRASES}
-    outputs = model.generate(**batch_of(SOURCES), **options, **SCORED)
-    check_scores(model, outputs, [source for source in SOURCES for _ in range(3)], length_penalty_type, 0.6)
-    for row, tokens in enumerate(new_tokens(outputs.sequences)):
-        assert all(contains(tokens, phrase) for phrase in PHRASES[row // 3])
+@pytest.mark.parametrize("kind", ["power", "gnmt"])
+@pytest.mark.parametrize(
+    "given", [{"do_sample": True}, {"must_contain": PHRASES}], ids=["sampling", "phrases"]
+)
+def test_scores_are_those_of_the_model(model, kind, given):
+    torch.manual_seed(0)
+    options = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.6, "max_new_tokens": 12}
+    outputs = model.generate(**batch_of(SOURCES), **options, **SCORED, length_penalty_type=kind, **given)
+    log_probs = log_probs_of(model)
+    search = SlowSearch(log_probs, 99, length_penalty=0.6, length_penalty_type=kind)
+    found = new_tokens(outputs.sequences)
+    for row, tokens in enumerate(found):
+        source, phrases = SOURCES[row // 4], PHRASES[row // 4]
+        total = sum(log_probs(source, [START, *tokens[:step]])[token] for step, token in enumerate(tokens))
+        score = outputs.sequences_scores[row].item()
+        assert score == pytest.approx(search.normalized(total, len(tokens)), abs=1e-5)
+        assert "do_sample" in given or all(contains(tokens, phrase) for phrase in phrases)
+    assert torch.all(outputs.sequences_scores.view(-1, 4).diff() <= 0)
+    for first in range(0, len(found), 4):
+        assert len(set(map(tuple, found[first : first + 4]))) == 4
 
 
 @phrase_searches
@@ -177,20 +135,6 @@ def test_phrases_that_come_by_themselves_change_nothing(model, search, asked):
     assert sum(map(bool, phrases)) > 1
     found = model.generate(**batch_of(SOURCES), **options, **asked, must_contain=phrases)
     assert torch.equal(found.sequences if asked else found, plain)
-
-
-def test_phrases_that_just_fit_are_there_and_more_are_refused(model):
-    phrases = [[], [], [[5, 6, 7], [8, 9, 10]], [], []]
-    for num_beams in (1, 3):
-        options = {"num_beams": num_beams, "must_contain": phrases}
-        found = new_tokens(model.generate(**batch_of(SOURCES), **options, max_new_tokens=7))[2]
-        assert all(contains(found, phrase) for phrase in phrases[2])
-        # The third sentence has four tokens, so both limits are four tokens.
-        for limit in ({"max_new_tokens": 4}, {"max_length_a": 1.0, "max_length_b": 0}):
-            with pytest.raises(
-                ValueError, match="these phrases have 6 tokens, and the .* room for at most 4"
-            ):
-                model.generate(**batch_of(SOURCES), **options, **limit)
 
 
 @pytest.mark.parametrize(

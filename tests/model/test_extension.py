@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from factories import tiny_model
+from sentences import rows
 from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -167,15 +168,18 @@ class Plain(VaswaniAttention):
     """An attention for registrations that fail."""
 
 
+NO_SUBCLASS = "^The class of 'plain' must be a subclass of VaswaniAttention, but is"
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
         ("additive", Plain, "^`name` must be new, but 'additive' is built in; choose another name.$"),
         ("nearby!", Plain, "^`name` must be made of letters"),
         (3, Plain, "^`name` must be made of letters"),
-        ("plain", nn.Linear, "^The class of 'plain' must be a subclass of VaswaniAttention, but is"),
-        ("plain", Plain.scores, "^The class of 'plain' must be a subclass of VaswaniAttention, but is"),
-        ("plain", VaswaniAttention, "^The class of 'plain' must be a subclass of VaswaniAttention, but is"),
+        ("plain", nn.Linear, NO_SUBCLASS),
+        ("plain", Plain.scores, NO_SUBCLASS),
+        ("plain", VaswaniAttention, NO_SUBCLASS),
         ("cosine", Plain, "'cosine' is registered for CosineAttention of the module cosine_of_user; choose"),
     ],
 )
@@ -257,21 +261,19 @@ def test_a_checkpoint_has_the_users_file_and_loads_without_the_package(
     assert "registered_vaswani" not in (tmp_path / "plain" / "config.json").read_text()
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("import vaswani_hf", "because of line 4, 'import vaswani_hf'; write `from vaswani_hf import …` on"),
-        ("x = 1; from vaswani_hf import VaswaniConfig", "because of line 4"),
-        ("from vaswani_hf import Translator", "because it imports `Translator` from vaswani_hf; import only"),
-        ("import helper_of_user", "because it imports helper_of_user; put all code that CosineAttention"),
-        (
-            '"""\nfrom .helpers import x\n"""',
-            "because it imports .helpers; put all code that CosineAttention",
-        ),
-    ],
-)
+CANNOT_TRAVEL = """
+import vaswani_hf | because of line 4, 'import vaswani_hf'; write `from vaswani_hf import …` on
+x = 1; from vaswani_hf import VaswaniConfig | because of line 4
+from vaswani_hf import Translator | because it imports `Translator` from vaswani_hf; import only
+import helper_of_user | because it imports helper_of_user; put all code that CosineAttention
+'''\\nfrom .helpers import x\\n''' | because it imports .helpers; put all code that CosineAttention
+"""
+
+
+@pytest.mark.parametrize(("line", "reason"), rows(CANNOT_TRAVEL))
 def test_a_file_that_cannot_travel_is_named(module, tiny_checkpoint, repo_id, vaswani, caplog, line, reason):
     Path(module.__file__).with_name("helper_of_user.py").touch()
+    line = line.replace("\\n", "\n")
     Path(module.__file__).write_text(CODE.replace("import torch\n", f"import torch\n{line}\n", 1))
     importlib.reload(module)
     folder = tiny_checkpoint(**USER_FIELDS)
@@ -286,26 +288,25 @@ def test_a_push_publishes_the_users_file(hub, module, tiny_checkpoint, repo_id, 
     assert {"cosine_of_user.py", "registered_vaswani.py", "extension_vaswani.py"} <= files.keys()
 
 
-def test_a_buffer_that_would_be_lost_is_refused(module):
-    class Lost(nn.Module):
-        def __init__(self, config):
-            super().__init__()
-            self.register_buffer("table", torch.ones(9, config.d_model), persistent=False)
+class LostBuffer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.register_buffer("table", torch.ones(9, config.d_model), persistent=False)
 
-    register_position_encoding("lost", Lost)
-    with pytest.raises(ValueError, match="^The buffer `embed_positions.table` of a registered class must be"):
+
+class LostTensor(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.table = torch.ones(9, config.d_model)
+
+
+@pytest.mark.parametrize(("kind", "word"), [(LostBuffer, "buffer"), (LostTensor, "tensor")])
+def test_a_tensor_that_would_be_lost_is_refused(module, kind, word):
+    register_position_encoding("lost", kind)
+    with pytest.raises(
+        ValueError, match=f"^The {word} `embed_positions.table` of a registered class must be"
+    ):
         tiny_model(position_embedding="lost")
-
-
-def test_a_tensor_that_would_be_lost_is_refused(module):
-    class LostTensor(nn.Module):
-        def __init__(self, config):
-            super().__init__()
-            self.table = torch.ones(9, config.d_model)
-
-    register_position_encoding("lost_tensor", LostTensor)
-    with pytest.raises(ValueError, match="^The tensor `embed_positions.table` of a registered class must be"):
-        tiny_model(position_embedding="lost_tensor")
 
 
 class OneHead(VaswaniAttention):

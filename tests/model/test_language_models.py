@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+import yaml
 from factories import tiny_config, tiny_model
 from reference import Reference
 from safetensors.torch import load_file, save_file
 from search_models import pad
-from sentences import refused
+from sentences import refused, rows
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -59,26 +60,13 @@ def make(model_class, **fields):
 
 def reference_logits(model, ids):
     """The logits [T, V] of one text in slow loops: an encoder, or a decoder without cross-attention."""
-    stack = f"model.{model.config.stack}"
+    stack = model.config.stack
     weights = {
-        name.replace("model.", f"{stack}.", 1) if name.startswith("model.") else name: value
+        name.replace("model.", f"model.{stack}.", 1) if name.startswith("model.") else name: value
         for name, value in model.state_dict().items()
     }
     reference = Reference(weights, model.config)
-    states = reference.embed(stack, ids)
-    heads, is_causal = model.config.num_attention_heads, model.config.stack == "decoder"
-    for number in range(model.config.num_hidden_layers):
-        layer = f"{stack}.layers.{number}"
-
-        def attend(states, layer=layer):
-            return reference.multi_head_attention(f"{layer}.self_attn", heads, states, states, is_causal)
-
-        def feed_forward(states, layer=layer):
-            return reference.feed_forward(layer, states)
-
-        states = reference.residual(f"{layer}.self_attn_layer_norm", states, attend)
-        states = reference.residual(f"{layer}.final_layer_norm", states, feed_forward)
-    return reference.linear("lm_head", reference.end_of_stack(stack, states))
+    return reference.linear("lm_head", reference.encode(ids, stack))
 
 
 @variants
@@ -204,48 +192,34 @@ def test_embedded_prompts_have_the_settings_and_limits_of_tokens(settings):
     assert torch.equal(embedded, of_tokens[:, 5:])
 
 
-COVERAGE = GenerationConfig(coverage_penalty=0.2)
-GNMT = {"length_penalty_type": "gnmt", "num_beams": 2}
-NO_TRANSLATION = "is for translations and must be left out, but is"
-NO_TYPE = '`length_penalty_type` must be "gnmt" or "power", but is \'x\'.'
-NO_TOKENS = "needs a prompt of tokens, but the prompt is `inputs_embeds`; pass `input_ids`, or another `length_penalty_type`."
-SCORER = SearchStrategies(scorer=lambda *args: None)
-NO_STRATEGY = (
-    "`scorer` of `search` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass `input_ids`."
-)
+REFUSED = """
+0 | {} | `input_ids` must have at least one token to continue, such as `<s>`, but is empty.
+5 | {coverage_penalty: 0.2} | `coverage_penalty` is for translations and must be left out, but is 0.2.
+5 | {must_contain: [[[4]]]} | `must_contain` is for translations and must be left out, but is [[[4]]].
+5 | {num_beams: 0} | `num_beams` must be a positive integer, but is 0.
+embedded | {length_penalty_type: x, num_beams: 2} | `length_penalty_type` must be "gnmt" or "power", but is 'x'.
+embedded | {length_penalty_type: gnmt, num_beams: 2} | `length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass `input_ids`, or another `length_penalty_type`.
+"""
 
 
-@pytest.mark.parametrize(
-    ("given", "settings", "message"),
-    [
-        (None, {}, "`input_ids` must have at least one token to continue, such as `<s>`, but is empty."),
-        ("ids", {"coverage_penalty": 0.2}, f"`coverage_penalty` {NO_TRANSLATION} 0.2."),
-        ("ids", {"must_contain": [[[4]]]}, f"`must_contain` {NO_TRANSLATION} [[[4]]]."),
-        ("ids", {"generation_config": COVERAGE}, f"`coverage_penalty` {NO_TRANSLATION} 0.2."),
-        ("ids", {"num_beams": 0}, "`num_beams` must be a positive integer, but is 0."),
-        ("embedded", GNMT, f'`length_penalty_type="gnmt"` {NO_TOKENS}'),
-        ("embedded", GNMT | {"length_penalty_type": "x"}, NO_TYPE),
-        ("embedded", {"search": SCORER, "num_beams": 2}, NO_STRATEGY),
-    ],
-)
-def test_what_a_causal_model_cannot_do_is_refused_by_name(given, settings, message):
+@pytest.mark.parametrize(("prompt", "settings", "message"), rows(REFUSED))
+def test_what_a_causal_model_cannot_do_is_refused_by_name(prompt, settings, message):
+    given = {"inputs_embeds": torch.zeros(2, 5, 16)}
+    if prompt != "embedded":
+        given = {"inputs": torch.full((2, int(prompt)), 5)}
+    with refused(message):
+        make(VaswaniForCausalLM).generate(**given, **yaml.safe_load(settings))
+
+
+def test_settings_of_translations_are_refused_in_objects_too():
     model = make(VaswaniForCausalLM)
-    prompts = torch.randint(4, 23, (2, 0 if given is None else 5))
-    arguments = {"inputs": prompts}
-    if given == "embedded":
-        arguments = {"inputs_embeds": model.get_input_embeddings()(prompts)}
-    with pytest.raises(ValueError) as error:
-        model.generate(**arguments, **settings)
-    assert str(error.value).startswith(message)
-
-
-def test_a_config_names_the_stack_that_it_has():
-    with pytest.raises(ValueError, match="^`d_model` must be a multiple of `decoder_attention_heads` unless"):
-        VaswaniDecoderConfig(vocab_size=30, d_model=15)
-    with pytest.raises(ValueError, match="^`d_model` must be a multiple of `encoder_attention_heads` unless"):
-        VaswaniEncoderConfig(vocab_size=30, num_attention_heads=3)
-    with pytest.raises(ValueError, match="^`decoder_start_token_id` must be smaller than the target"):
-        VaswaniEncoderConfig(vocab_size=30, decoder_start_token_id=30)
+    with refused("`coverage_penalty` is for translations and must be left out, but is 0.2."):
+        model.generate(pad(TEXTS), generation_config=GenerationConfig(coverage_penalty=0.2))
+    strategies = SearchStrategies(scorer=lambda *args: None)
+    with refused(
+        "`scorer` of `search` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass `input_ids`."
+    ):
+        model.generate(inputs_embeds=torch.zeros(2, 5, 16), num_beams=2, search=strategies)
 
 
 def test_a_masked_model_does_not_generate():
@@ -343,21 +317,28 @@ def test_a_config_has_the_fields_of_one_stack():
     )
     assert VaswaniForMaskedLM(deep).config.attention_window == [1, 2, 3]
     assert VaswaniForCausalLM(deep).config.attention_window == [4, 5]
-    for fields, message in (
-        (
-            {"is_encoder_decoder": True},
-            "`is_encoder_decoder` must be False for a model of one stack, but is True.",
-        ),
-        ({"decoder_layers": 0}, "`decoder_layers` must be a positive integer, but is 0."),
-        ({"layers": 3}, "`layers` is no field of VaswaniDecoderConfig"),
-        (
-            {"auto_class": 1},
-            "`auto_class` is no field of VaswaniDecoderConfig; the nearest field is `(?!auto)",
-        ),
-        ({"added_fields": {}}, "`added_fields` is no field of VaswaniDecoderConfig"),
-    ):
-        with pytest.raises(ValueError, match=f"^{message}"):
-            VaswaniDecoderConfig(**fields)
+
+
+WRONG_FIELDS = """
+{is_encoder_decoder: true} | `is_encoder_decoder` must be False for a model of one stack, but is True.
+{decoder_layers: 0} | `decoder_layers` must be a positive integer, but is 0.
+{layers: 3} | `layers` is no field of VaswaniDecoderConfig
+{auto_class: 1} | `auto_class` is no field of VaswaniDecoderConfig
+{added_fields: {}} | `added_fields` is no field of VaswaniDecoderConfig
+{d_model: 15} | `d_model` must be a multiple of `decoder_attention_heads` unless
+"""
+
+
+def test_wrong_fields_of_one_stack_are_named():
+    for fields, message in rows(WRONG_FIELDS):
+        with pytest.raises(ValueError) as error:
+            VaswaniDecoderConfig(**yaml.safe_load(fields))
+        assert str(error.value).startswith(message)
+        assert "the nearest field is `auto" not in str(error.value)
+    with pytest.raises(ValueError, match="^`d_model` must be a multiple of `encoder_attention_heads` unless"):
+        VaswaniEncoderConfig(vocab_size=30, num_attention_heads=3)
+    with pytest.raises(ValueError, match="^`decoder_start_token_id` must be smaller than the target"):
+        VaswaniEncoderConfig(vocab_size=30, decoder_start_token_id=30)
 
 
 @both

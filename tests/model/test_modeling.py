@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from factories import tiny_model
+from factories import tiny_config, tiny_model
 from reference import Reference, sinusoid
 from safetensors.torch import load_file
 from search_models import close, pad
@@ -113,6 +113,7 @@ def test_logits_and_attention_equal_the_reference(fields):
     ids=[*VARIANTS, "no smoothing", "smoothing as torch"],
 )
 def test_loss_and_gradients_equal_the_reference(fields, smoothing, form):
+    # By default, the model uses fused kernels where it can.
     model = tiny_model(**fields, label_smoothing=smoothing, label_smoothing_form=form).train()
     loss = model(**batch_of()).loss
     reference = Reference(model.state_dict(keep_vars=True), model.config)
@@ -188,18 +189,6 @@ def test_further_dropout_is_off_by_default(field):
     expected = model(**batch_of()).loss
     close(model(**batch_of()).loss, expected)
     assert not torch.allclose(model.train()(**batch_of()).loss, expected)
-
-
-@variants
-def test_sdpa_equals_eager(fields):
-    model = tiny_model(**fields)
-    if model.config._attn_implementation == "eager":
-        pytest.skip("no fused kernel computes these scores")
-    logits = {}
-    for implementation in ("sdpa", "eager"):
-        model.set_attn_implementation(implementation)
-        logits[implementation] = model(**batch_of()).logits
-    close(logits["sdpa"], logits["eager"])
 
 
 @pytest.mark.parametrize(
@@ -330,20 +319,13 @@ def test_tied_weights_are_one(fields, groups, tmp_path):
         assert not info["missing_keys"] and not info["unexpected_keys"]
         assert torch.equal(loaded(**batch_of()).logits, expected)
         check_ties(loaded, groups)
-    check_ties(copy.deepcopy(model), groups)
-    check_ties(model, groups)
-
-
-@ties
-def test_a_model_made_on_the_meta_device_loads_with_its_ties(fields, groups, tmp_path):
-    model = tiny_model(**fields)
-    model.save_pretrained(tmp_path)
     with torch.device("meta"):
-        empty = VaswaniForSeq2SeqLM(model.config)
-    empty.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False, assign=True)
-    empty.tie_weights()
-    assert torch.equal(empty.eval()(**batch_of()).logits, model(**batch_of()).logits)
-    check_ties(empty, groups)
+        from_meta = VaswaniForSeq2SeqLM(model.config)
+    from_meta.load_state_dict(stored, strict=False, assign=True)
+    from_meta.tie_weights()
+    assert torch.equal(from_meta.eval()(**batch_of()).logits, expected)
+    for tied in (from_meta, copy.deepcopy(model), model):
+        check_ties(tied, groups)
 
 
 @ties
@@ -376,6 +358,21 @@ def test_given_embeddings_are_used_where_they_are_shared(share):
     model.set_input_embeddings(embedding)
     assert model.get_input_embeddings() is model.get_encoder().embed_tokens is embedding
     assert (model.get_decoder().embed_tokens is embedding) == share
+
+
+@pytest.mark.parametrize("skip_logits", [True, False])
+@pytest.mark.parametrize("fields", [{}, TWO_VOCABULARIES, {"tie_word_embeddings": False}], ids=len)
+def test_the_embedding_of_the_start_token_stays_zero(fields, skip_logits):
+    torch.manual_seed(0)
+    model = VaswaniForSeq2SeqLM(tiny_config(**ZERO_START, **fields, label_smoothing=0.1)).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    before = model.get_decoder().embed_tokens.weight[5].clone()
+    for _ in range(3):
+        model(**batch_of(), skip_logits=skip_logits).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    embedding = model.get_decoder().embed_tokens.weight
+    assert not embedding[PAD].any() and not torch.equal(embedding[5], before)
 
 
 def test_resizing_the_target_of_a_shared_vocabulary_is_refused():
@@ -477,27 +474,6 @@ def test_parameters_of_table_3(fields, millions):
     assert count_parameters(vocab_size=40_800, **fields) / 1e6 == pytest.approx(millions, abs=0.7)
 
 
-# Newer versions of transformers deprecate the older name.
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(
-    ("norm_position", "api"),
-    [("post", "gradient_checkpointing_enable"), ("pre", "activation_checkpointing_enable")],
-)
-def test_gradient_checkpointing_changes_no_gradient(norm_position, api):
-    gradients = []
-    for checkpointed in (False, True):
-        model = tiny_model(norm_position=norm_position, dropout=0.3).train()
-        if not hasattr(model, api):
-            pytest.skip(f"this version of transformers has no `{api}`")
-        if checkpointed:
-            getattr(model, api)()
-            assert model.is_gradient_checkpointing
-        torch.manual_seed(1)
-        model(**batch_of()).loss.backward()
-        gradients.append([parameter.grad for parameter in model.parameters()])
-    close(*gradients)
-
-
 def test_compiled_and_exported_models_give_the_same_logits():
     model = tiny_model(encoder_layers=1, decoder_layers=1)
     inputs = {"input_ids": pad([[5, 9, 4, EOS], [7, EOS]])}
@@ -545,3 +521,36 @@ def test_the_tensor_parallel_plan_names_what_exists():
         ends = ("_proj", "fc1", "fc2", "lm_head", "embed_tokens")
         linear = {name for name in modules if name.endswith(ends)}
         assert linear <= set(model.tp_plan)
+
+
+@variants
+def test_sdpa_equals_eager(fields):
+    model = tiny_model(**fields)
+    if model.config._attn_implementation == "eager":
+        pytest.skip("no fused kernel computes these scores")
+    logits = {}
+    for implementation in ("sdpa", "eager"):
+        model.set_attn_implementation(implementation)
+        logits[implementation] = model(**batch_of()).logits
+    close(logits["sdpa"], logits["eager"])
+
+
+# Newer versions of transformers deprecate the older name.
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("norm_position", "api"),
+    [("post", "gradient_checkpointing_enable"), ("pre", "activation_checkpointing_enable")],
+)
+def test_gradient_checkpointing_changes_no_gradient(norm_position, api):
+    gradients = []
+    for checkpointed in (False, True):
+        model = tiny_model(norm_position=norm_position, dropout=0.3).train()
+        if not hasattr(model, api):
+            pytest.skip(f"this version of transformers has no `{api}`")
+        if checkpointed:
+            getattr(model, api)()
+            assert model.is_gradient_checkpointing
+        torch.manual_seed(1)
+        model(**batch_of()).loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    close(*gradients)

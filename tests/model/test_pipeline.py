@@ -1,15 +1,15 @@
 """pipeline("translation") gives the results of generate() and decode(), also for T5, Marian and mBART."""
 
 import enum
-import logging
 import re
 from itertools import count, islice
 
 import datasets
 import pytest
 import torch
-from factories import save_checkpoint, stacks, tiny_config, tiny_tokenizer
-from sentences import refused
+import yaml
+from factories import save_checkpoint, stacks, tiny_config, tiny_model, tiny_tokenizer
+from sentences import refused, rows
 from transformers import (
     GenerationConfig,
     MBartConfig,
@@ -82,17 +82,6 @@ def two_vocabularies(make_model, tmp_path_factory) -> str:
     tokenizers = tiny_tokenizer(TEXTS, 280), tiny_tokenizer(GERMAN, 290)
     model = make_model(*tokenizers, share_encoder_decoder_embeddings=False)
     return str(save_checkpoint(tmp_path_factory.mktemp("two_vocabularies"), model, *tokenizers))
-
-
-@pytest.fixture
-def transformers_log(caplog):
-    """Collect the warnings of transformers, because transformers does not pass warnings to the root
-    logger.
-    """
-    logger = logging.getLogger("transformers")
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
 
 
 def translate(model, tokenizer, text: str, **settings) -> list[str]:
@@ -209,21 +198,20 @@ def test_settings_of_the_call_and_of_the_constructor(checkpoint, tokenizer):
         assert expected[0] != GERMAN[1]
 
 
-@pytest.mark.parametrize(
-    ("of_the_checkpoint", "of_the_call", "expected"),
-    [
-        # The search has a separate limit for each sentence.
-        ({}, {}, {"num_beams": 4}),
-        ({}, {"max_length": 9}, {"num_beams": 4, "max_length": 9}),
-        ({}, {"num_beams": 1, "max_new_tokens": 9}, {"num_beams": 1, "max_new_tokens": 9}),
-        ({"num_beams": 2}, {}, {}),
-        ({"max_length": 30}, {}, {"num_beams": 4}),
-        ({"max_new_tokens": 30}, {"num_beams": 2}, {"num_beams": 2}),
-    ],
-)
-def test_defaults_fill_what_nobody_sets(
-    checkpoint, monkeypatch, transformers_log, of_the_checkpoint, of_the_call, expected
-):
+# The settings of the checkpoint, of the call, and of `generate`. The search has a limit for each sentence.
+DEFAULTS = """
+{} | {} | {num_beams: 4}
+{} | {max_length: 9} | {num_beams: 4, max_length: 9}
+{} | {num_beams: 1, max_new_tokens: 9} | {num_beams: 1, max_new_tokens: 9}
+{num_beams: 2} | {} | {}
+{max_length: 30} | {} | {num_beams: 4}
+{max_new_tokens: 30} | {num_beams: 2} | {num_beams: 2}
+"""
+
+
+@pytest.mark.parametrize("row", rows(DEFAULTS), ids=str)
+def test_defaults_fill_what_nobody_sets(checkpoint, monkeypatch, transformers_log, row):
+    of_the_checkpoint, of_the_call, expected = map(yaml.safe_load, row)
     model = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
     model.generation_config.update(**of_the_checkpoint)
     translator = pipeline("translation", model=model, tokenizer=checkpoint, device="cpu")
@@ -253,17 +241,16 @@ def test_the_name_of_the_task_may_tell_the_direction(checkpoint, translator):
     assert german(TEXTS) == RECORDS
 
 
-@pytest.mark.parametrize("task", ["translation_en_de", "translate", "summarization"])
-def test_other_tasks_stay_unknown(translator, task):
-    with pytest.raises(KeyError, match=f"(Unknown task|The task) {task}"):
-        pipeline(task, model=translator.model)
+def test_other_tasks_stay_unknown(translator):
+    for task in ("translation_en_de", "summarization"):
+        with pytest.raises(KeyError, match=f"(Unknown task|The task) {task}"):
+            pipeline(task, model=translator.model)
 
 
-@pytest.mark.parametrize("task", ["translation", "translation_en_to_de"])
-def test_a_pipeline_without_a_model_says_that_there_is_no_default(task):
+def test_a_pipeline_without_a_model_says_that_there_is_no_default():
     message = "`model` must be given for the task 'translation', because the task has no default model; "
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        pipeline(task)
+        pipeline("translation_en_to_de")
 
 
 # transformers 4 had this class.
@@ -367,13 +354,11 @@ def test_a_missing_target_tokenizer_is_named(two_vocabularies, tmp_path):
         pipeline("translation", model=str(tmp_path), device="cpu")
 
 
-def test_two_embeddings_over_one_vocabulary(make_model, tokenizer, tmp_path):
-    save_checkpoint(
-        tmp_path, make_model(tokenizer, tokenizer, share_encoder_decoder_embeddings=False), tokenizer
-    )
-    translator = pipeline("translation", model=str(tmp_path), device="cpu")
-    assert translator.target_tokenizer is translator.tokenizer
-    assert translator(TEXTS) == RECORDS
+def test_two_embeddings_over_one_vocabulary(translator, tokenizer, tmp_path):
+    fields = {"vocab_size": len(tokenizer), "share_encoder_decoder_embeddings": False}
+    save_checkpoint(tmp_path, tiny_model(**fields), tokenizer)
+    two = pipeline("translation", model=str(tmp_path), device="cpu")
+    assert two.target_tokenizer is two.tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -518,31 +503,23 @@ def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
 
 
 TENSOR = torch.tensor([3])
+A_TEXT = "A text to translate must be a str, but is of type"
+PER_TEXT = "must have one entry per text, but has"
 HALF = "must hold text, but holds '\\ud800', half a character"
 
 
 @pytest.mark.parametrize(
     ("inputs", "constraint", "message"),
     [
-        (
-            TEXTS,
-            {"target_prefix": ["a", "b"]},
-            "`target_prefix` must have one entry per text, but has 2 for 4 texts.",
-        ),
-        (
-            "a",
-            {"must_contain": [["a"]]},
-            "`must_contain` must have one entry per text, but has 1 for one text or a",
-        ),
-        ("a", {"must_contain": "saß"}, "`must_contain` must be a list of phrases, but is a str."),
+        (TEXTS, {"target_prefix": ["a", "b"]}, f"`target_prefix` {PER_TEXT} 2 for 4 texts."),
+        ("a", {"must_contain": [["a"]]}, f"`must_contain` {PER_TEXT} 1 for one text or a"),
         ("a", {"must_contain": TENSOR}, "`must_contain` must be a list of phrases, but is a Tensor."),
         ("a", {"must_contain": [TENSOR]}, "A phrase of `must_contain` must be a str, but is of type Tensor."),
         ("a", {"target_prefix": TENSOR}, "`target_prefix` must be a str or a list of str, but is a Tensor."),
         ("a", {"stop_sequence": "\ud800"}, f"A stop sequence {HALF}"),
-        (None, {}, "A text to translate must be a str, but is of type NoneType."),
-        (["a cat", 3], {}, "A text to translate must be a str, but is of type int."),
-        ({"en": "a"}, {}, "A text to translate must be a str, but is of type dict."),
-        ("\ud800 a", {}, f"A text to translate {HALF}"),
+        (None, {}, f"{A_TEXT} NoneType."),
+        (["a cat", 3], {}, f"{A_TEXT} int."),
+        ({"en": "a"}, {}, f"{A_TEXT} dict."),
         (iter(["a", "\ud800"]), {}, f"A text to translate {HALF}"),
     ],
 )

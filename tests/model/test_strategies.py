@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+import yaml
 from factories import TINY_CONFIG
 from reference_search import SlowSearch, averaged, without
 from search_models import EOS, PAD, SCORED, SOURCES, START, batch_of, log_probs_of, new_tokens, translator
-from sentences import refused
+from sentences import contains, refused, rows
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from vaswani_hf import VaswaniConfig, VaswaniForCausalLM, VaswaniForSeq2SeqLM
@@ -25,7 +26,7 @@ def slow_best(slow):
 
 
 def searched(model, strategies, **options):
-    options |= {"num_beams": 3, "max_new_tokens": LIMIT}
+    options = {"num_beams": 3, "max_new_tokens": LIMIT} | options
     return model.generate(**batch_of(SOURCES), search=strategies, **options)
 
 
@@ -76,14 +77,11 @@ def test_a_stopping_rule_decides_when_a_sentence_ends(model):
     assert new_tokens(searched(model, None, length_penalty=2.0)) != new_tokens(found)
 
 
-class NeverStops:
+class NeverStops(FirstFinished):
     """A stopping rule that never ends a search."""
 
     def may_improve(self, search, finished, best):
         return torch.ones(len(finished), dtype=torch.bool)
-
-    def is_full(self, search, finished):
-        return torch.zeros(len(finished), dtype=torch.bool)
 
 
 @pytest.mark.parametrize("options", [{}, SCORED], ids=["plain", "scored"])
@@ -124,35 +122,27 @@ def test_ensembles_and_phrases_are_strategies_too(model):
     assert torch.equal(searched(model, SearchStrategies(**both)), expected)
 
 
-@pytest.mark.parametrize(
-    ("strategies", "options", "message"),
-    [
-        (
-            SearchStrategies(candidates=odd_candidates, must_contain=[[[9]]]),
-            {},
-            "`candidates` of `search` must not be given with `must_contain`, because `must_contain` sets `candidates`; remove one of the two.",
-        ),
-        (
-            SearchStrategies(scorer=reward_per_token),
-            {"num_beams": 1, "do_sample": True},
-            "`scorer` of `search` needs greedy or beam search, but `do_sample` is given; remove `do_sample`.",
-        ),
-        (
-            SearchStrategies(scorer=reward_per_token),
-            {"custom_generate": len},
-            "`scorer` of `search` needs greedy or beam search, but `custom_generate` is given; remove `custom_generate`.",
-        ),
-        (
-            SearchStrategies(scorer=reward_per_token),
-            {"num_beams": 1, "prompt_lookup_num_tokens": 2},
-            "`scorer` of `search` needs greedy or beam search, but other arguments or settings select the decoding method 'assisted_generation' of transformers; remove these arguments or settings.",
-        ),
-        (reward_per_token, {}, "`search` must be a SearchStrategies, but is a function."),
-    ],
-)
-def test_contradictions_are_named(model, strategies, options, message):
-    with refused(message):
-        model.generate(**batch_of(SOURCES[:1]), **{"num_beams": 2} | options, search=strategies)
+NOT_OURS = """
+{num_beams: 1, do_sample: true} | but `do_sample` is given; remove `do_sample`.
+{custom_generate: greedy} | but `custom_generate` is given; remove `custom_generate`.
+{num_beams: 1, prompt_lookup_num_tokens: 2} | but other arguments or settings select the decoding method 'assisted_generation' of transformers; remove these arguments or settings.
+"""
+
+
+@pytest.mark.parametrize(("options", "reason"), rows(NOT_OURS))
+def test_a_strategy_needs_our_search(model, options, reason):
+    with refused(f"`scorer` of `search` needs greedy or beam search, {reason}"):
+        searched(model, SearchStrategies(scorer=reward_per_token), **yaml.safe_load(options))
+
+
+def test_contradictions_are_named(model):
+    with refused(
+        "`candidates` of `search` must not be given with `must_contain`, because `must_contain` sets `candidates`; "
+        "remove one of the two."
+    ):
+        searched(model, SearchStrategies(candidates=odd_candidates, must_contain=[[[9]]]))
+    with refused("`search` must be a SearchStrategies, but is a function."):
+        searched(model, reward_per_token)
 
 
 SHAPE = TINY_CONFIG | {"encoder_layers": 1, "max_position_embeddings": 16, "bos_token_id": START}
@@ -163,7 +153,7 @@ SEARCHES = {
 }
 
 
-def random_model(kind, config_kind, **fields):
+def random_model(kind=MarianMTModel, config_kind=MarianConfig, **fields):
     torch.manual_seed(0)
     model = kind(config_kind(**SHAPE | fields)).float().eval()
     with torch.no_grad():
@@ -172,17 +162,13 @@ def random_model(kind, config_kind, **fields):
     return model
 
 
-def marian(**fields):
-    return random_model(MarianMTModel, MarianConfig, **fields)
-
-
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 @pytest.mark.parametrize(
     ("use_cache", "asked"), [(True, {}), (False, SCORED)], ids=["plain", "scored, no cache"]
 )
 def test_a_model_of_another_class_searches_with_ours(model, search, use_cache, asked):
     bart = random_model(BartForConditionalGeneration, BartConfig)
-    others = [marian(), translator(seed=1), bart]
+    others = [random_model(), translator(seed=1), bart]
     mean = averaged([log_probs_of(member) for member in (model, *others)])
     slow = SlowSearch(without(mean, lambda source, target: {PAD}), LIMIT, **search)
     expected = [slow.best(source, [START])[0] for source in SOURCES]
@@ -198,60 +184,45 @@ def test_a_model_of_another_class_searches_with_ours(model, search, use_cache, a
 
 
 def test_sentences_leave_an_ensemble_without_a_change_to_the_others(model):
-    options = {"num_beams": 4, "max_new_tokens": 12, "ensemble": [marian()]}
+    options = {"num_beams": 4, "max_new_tokens": 12, "ensemble": [random_model()]}
     together = model.generate(**batch_of(SOURCES), **options, must_contain=[[[9]], [], [], [[5, 6]], []])
     for row, (source, phrases) in enumerate(zip(SOURCES, [[[9]], [], [], [[5, 6]], []], strict=True)):
         alone = model.generate(**batch_of([source]), **options, must_contain=[phrases])
         assert new_tokens(alone) == new_tokens(together[row : row + 1])
 
 
-def test_no_translation_is_longer_than_the_positions_of_a_member(model):
-    options = {"num_beams": 2, "ensemble": [marian()], "max_new_tokens": 40, "min_new_tokens": 38}
-    assert model.generate(**batch_of(SOURCES), **options).shape[1] == SHAPE["max_position_embeddings"] + 1
+def test_learned_positions_of_a_member_limit_the_length(model):
+    no_table = VaswaniForSeq2SeqLM(VaswaniConfig(**SHAPE, position_embedding="none")).eval()
+    for member, limit in ((random_model(), SHAPE["max_position_embeddings"]), (no_table, 40)):
+        options = {"num_beams": 2, "ensemble": [member], "max_new_tokens": 40, "min_new_tokens": 40}
+        assert model.generate(**batch_of(SOURCES), **options).shape[1] == limit + 1
 
 
-def test_only_learned_positions_of_a_member_limit_the_length(model):
-    member = VaswaniForSeq2SeqLM(VaswaniConfig(**SHAPE, position_embedding="none")).eval()
-    options = {"num_beams": 2, "ensemble": [member], "max_new_tokens": 40, "min_new_tokens": 38}
-    assert model.generate(**batch_of(SOURCES), **options).shape[1] >= 39
+OTHER_FIELDS = """
+{vocab_size: 25} | of one vocabulary, but `vocab_size` is 25 in ensemble[0] and 23 in
+{eos_token_id: 3} | of one vocabulary, but `eos_token_id` is 3 in ensemble[0] and 2 in
+{max_position_embeddings: 5} | positions for all tokens, but ensemble[0] has 5 positions and the source has 8 tokens.
+"""
 
 
-@pytest.mark.parametrize(
-    ("member", "message"),
-    [
-        (
-            lambda model: [marian(vocab_size=25)],
-            "of one vocabulary, but `vocab_size` is 25 in ensemble[0] and 23 in",
-        ),
-        (
-            lambda model: [marian(eos_token_id=3)],
-            "of one vocabulary, but `eos_token_id` is 3 in ensemble[0] and 2 in",
-        ),
-        (
-            lambda model: [VaswaniForCausalLM(model.config)],
-            "encoder-decoder models, but ensemble[0] is a VaswaniForCa",
-        ),
-        (lambda model: ["marian"], "a list of models that generate, but ensemble[0] is a str."),
-        (
-            lambda model: [marian(max_position_embeddings=5)],
-            "models with positions for all tokens, but ensemble[0] has 5 positions and the source has 8 tokens.",
-        ),
-        (
-            lambda model: model,
-            "a list of models, but is a VaswaniForSeq2SeqLM; pass one model as `ensemble=[model]`.",
-        ),
-    ],
-)
-def test_what_cannot_search_with_ours_is_named(model, member, message):
-    with pytest.raises(ValueError) as raised:
-        model.generate(**batch_of(SOURCES), num_beams=2, ensemble=member(model))
-    assert message in str(raised.value) and str(raised.value).startswith("`ensemble` must be ")
+def test_what_cannot_search_with_ours_is_named(model):
+    wrong = [
+        ([VaswaniForCausalLM(model.config)], "encoder-decoder models, but ensemble[0] is a VaswaniForCa"),
+        (["marian"], "a list of models that generate, but ensemble[0] is a str."),
+        (model, "a list of models, but is a VaswaniForSeq2SeqLM; pass one model as `ensemble=[model]`."),
+    ]
+    for fields, message in rows(OTHER_FIELDS):
+        wrong.append(([random_model(**yaml.safe_load(fields))], message))
+    for ensemble, message in wrong:
+        with pytest.raises(ValueError) as raised:
+            model.generate(**batch_of(SOURCES), num_beams=2, ensemble=ensemble)
+        assert contains(str(raised.value), f"`ensemble` must be ... {message}")
 
 
 def test_the_coverage_is_that_of_our_models(model):
     message = r"^`coverage_penalty` must be left out with ensemble\[0\], a MarianMTModel: "
     with pytest.raises(ValueError, match=message):
-        model.generate(**batch_of(SOURCES), num_beams=2, coverage_penalty=0.2, ensemble=[marian()])
+        model.generate(**batch_of(SOURCES), num_beams=2, coverage_penalty=0.2, ensemble=[random_model()])
 
 
 @pytest.mark.parametrize(

@@ -247,20 +247,6 @@ def test_the_search_tree_drops_what_no_window_reaches():
 
 
 @pytest.mark.parametrize(
-    ("window", "encoder", "decoder"),
-    [
-        (3, [3, 3], [3, 3, 3]),
-        ([1, 2, None], [1, 2], [1, 2, None]),
-        ((1, 2, 3, 4, None), [1, 2], [3, 4, None]),
-        (None, [None] * 2, [None] * 3),
-    ],
-)
-def test_windows_of_the_layers(window, encoder, decoder):
-    config = tiny_config(decoder_layers=3, attention_window=window)
-    assert (config.windows_of(is_causal=False), config.windows_of(is_causal=True)) == (encoder, decoder)
-
-
-@pytest.mark.parametrize(
     ("implementation", "field"), [("sdpa", "attention_score"), ("some_kernel", "cross_attention_score")]
 )
 def test_an_implementation_that_cannot_compute_the_score_is_refused(implementation, field):

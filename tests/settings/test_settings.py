@@ -4,8 +4,9 @@ import inspect
 from typing import Literal
 
 import pytest
+import yaml
 from pydantic import Field, ValidationError
-from sentences import refused
+from sentences import refused, rows
 
 from vaswani_hf.optimization.section import EncoderDecoderTraining, TextTraining
 from vaswani_hf.recipe.recipe import recipe_classes
@@ -37,40 +38,34 @@ class Whole(Settings):
     name: str
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"files": 3}, "`section.files` must be text or a list, but is 3."),
-        ({"files": ["a", 1]}, "`section.files[1]` must be text, but is 1."),
-        ({"count": 0}, "`section.count` must be greater than 0, but is 0."),
-        ({"count": True}, "`section.count` must be an integer, but is true."),
-        ({"count": 1.5}, "`section.count` must be an integer, but is 1.5."),
-        ({"count": "x"}, "`section.count` must be an integer, but is 'x'."),
-        ({"count": None}, "`section.count` must be an integer, but is null."),
-        ({"rate": 1}, "`section.rate` must be less than 1, but is 1."),
-        ({"rate": True}, "`section.rate` must be a number, but is true."),
-        ({"rate": float("nan")}, "`section.rate` must be a finite number, but is nan."),
-        ({"weights": [1, "x"]}, "`section.weights[1]` must be a number, but is 'x'."),
-        ({"mode": 1}, "`section.mode` must be true or false or 'auto', but is 1."),
-        ({"form": "c"}, "`section.form` must be 'a' or 'b', but is 'c'."),
-        ({"language": False}, "`section.language` must be text, but is false; put the word in quotes."),
-        (
-            {"begin": {"encodr": "x"}},
-            "`section.begin.encodr` is not a key, but has the value 'x'; the nearest key is `section.begin.encoder`.",
-        ),
-        ({"begin": {"encoder": 1}}, "`section.begin.encoder` must be text, but is 1."),
-        (
-            {"cuont": 1},
-            "`section.cuont` is not a key, but has the value 1; the nearest key is `section.count`.",
-        ),
-        ({"sizes": {"Large-1": "x"}}, "`section.sizes.Large-1` must be an integer, but is 'x'."),
-        ({"sizes": {"int": "x"}}, "`section.sizes.int` must be an integer, but is 'x'."),
-        (3, "`section` must be a mapping of keys to values, but is 3."),
-    ],
-)
+WRONG = """
+{files: 3} | `section.files` must be text or a list, but is 3.
+{files: [a, 1]} | `section.files[1]` must be text, but is 1.
+{count: 0} | `section.count` must be greater than 0, but is 0.
+{count: true} | `section.count` must be an integer, but is true.
+{count: 1.5} | `section.count` must be an integer, but is 1.5.
+{count: x} | `section.count` must be an integer, but is 'x'.
+{count: null} | `section.count` must be an integer, but is null.
+{rate: 1} | `section.rate` must be less than 1, but is 1.
+{rate: true} | `section.rate` must be a number, but is true.
+{rate: .nan} | `section.rate` must be a finite number, but is nan.
+{weights: [1, x]} | `section.weights[1]` must be a number, but is 'x'.
+{mode: 1} | `section.mode` must be true or false or 'auto', but is 1.
+{form: c} | `section.form` must be 'a' or 'b', but is 'c'.
+{language: false} | `section.language` must be text, but is false; put the word in quotes.
+{begin: {encodr: x}} | `section.begin.encodr` is not a key, but has the value 'x'; the nearest key is `section.begin.encoder`.
+{begin: {encoder: 1}} | `section.begin.encoder` must be text, but is 1.
+{cuont: 1} | `section.cuont` is not a key, but has the value 1; the nearest key is `section.count`.
+{sizes: {Large-1: x}} | `section.sizes.Large-1` must be an integer, but is 'x'.
+{sizes: {int: x}} | `section.sizes.int` must be an integer, but is 'x'.
+3 | `section` must be a mapping of keys to values, but is 3.
+"""
+
+
+@pytest.mark.parametrize(("values", "sentence"), rows(WRONG))
 def test_a_wrong_value_is_one_sentence(values, sentence):
     with refused(sentence):
-        Whole.load({"section": values, "name": "x"})
+        Whole.load({"section": yaml.safe_load(values), "name": "x"})
 
 
 def test_a_missing_value_and_a_prefix_are_named():
