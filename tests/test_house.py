@@ -46,8 +46,8 @@ def test_public_methods_have_docstrings():
 
 
 def test_only_the_run_receives_the_whole_recipe():
-    """Functions receive the section that they need. Commands, plans, lists of recipes and model cards see
-    whole recipes.
+    """Functions receive the section that they need. Commands, plans, lists of recipes, model cards and the
+    comparison with an earlier run see whole recipes.
     """
     naming = {
         path
@@ -56,7 +56,7 @@ def test_only_the_run_receives_the_whole_recipe():
         if isinstance(node, ast.ImportFrom) and "Recipe" in {alias.name for alias in node.names}
     }
     others = {path for path in naming if not path.startswith(("recipe/", "cli/"))}
-    in_training = {"ablation", "ablation_comparison", "plan", "run"}
+    in_training = {"ablation", "ablation_comparison", "plan", "resume", "run"}
     assert others == {*(f"training/{name}.py" for name in in_training), "publish/model_card.py"}
 
 

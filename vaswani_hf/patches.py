@@ -7,9 +7,7 @@
 - `accept_numbered_cpus` makes `torch.load` accept devices such as "cpu:0", so that several processes on a CPU
   can resume a run.
 
-Two other files also change libraries: registration.py adds the pipeline tasks of the package to transformers,
-and training/step_cost.py replaces two functions of PyTorch to count the memory that attention and dropout use
-on a GPU.
+One other file also changes a library: registration.py adds the pipeline tasks of the package to transformers.
 
 The module level of this file imports neither torch nor transformers, because some of its functions must run
 before the import of transformers.

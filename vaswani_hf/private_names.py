@@ -42,7 +42,7 @@ PRIVATE = {
         _batch_size _forward _forward_params _load_feature_extractor _load_image_processor _load_processor _load_tokenizer
         _load_video_processor _postprocess_params _registered_impl _sanitize_parameters
     """,
-    "transformers.trainer": "_get_grad_norm _load_rng_state _save_checkpoint",
+    "transformers.trainer": "_get_grad_norm _get_output_dir _load_rng_state _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
     # `torch._check` is public in spite of the underscore, because the documentation of `torch.export`

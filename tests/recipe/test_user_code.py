@@ -8,7 +8,7 @@ from factories import write_recipe
 from vaswani_hf.model.extension_vaswani import ATTENTIONS
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.published import published_recipe
-from vaswani_hf.training.run import refuse_another_run
+from vaswani_hf.training.resume import refuse_another_run
 
 CODE = """
 from vaswani_hf import VaswaniAttention, register_attention

@@ -81,8 +81,22 @@ _UNFINISHED = ".vaswani-unfinished"
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
     """Return the numbered checkpoints in the folder of a run, oldest first."""
-    numbered = [(path.name.removeprefix("checkpoint-"), path) for path in Path(folder).glob("checkpoint-*")]
-    return [path for step, path in sorted((int(step), path) for step, path in numbered if step.isdecimal())]
+    folders = Path(folder).glob("checkpoint-*")
+    return sorted(
+        (path for path in folders if path.name.removeprefix("checkpoint-").isdecimal()), key=step_of
+    )
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the number of optimizer steps after which a numbered checkpoint was saved, such as 500 for
+    checkpoint-500.
+    """
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def has_run(folder: Path) -> bool:
+    """Return True if a folder contains numbered checkpoints or the final weights of a run."""
+    return bool(checkpoints_in(folder)) or (folder / WEIGHTS_FILE).exists()
 
 
 def recipe_file(folder: Path) -> Path | None:
@@ -93,11 +107,6 @@ def recipe_file(folder: Path) -> Path | None:
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
-
-
-def step_of(checkpoint: Path) -> int:
-    """Return the number of optimizer steps after which a numbered checkpoint was saved."""
-    return read_state(checkpoint)["global_step"]
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:

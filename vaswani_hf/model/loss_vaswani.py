@@ -31,7 +31,7 @@ EXCLUDED_LOGIT = -1e3
 # processor's cache: with 10,000 classes, the loss takes 1.25 times as long in chunks of 1,677 rows as in
 # chunks of 384 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
-ROWS_PER_CHUNK = {"cpu": 384}
+ROWS_PER_CHUNK_ON_CPU = 384
 
 # If a program, such as a test, has replaced `nn.functional.dropout`, `dropout` calls the replacement.
 _DROPOUT = nn.functional.dropout
@@ -66,10 +66,11 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
     return 1 - smoothing, smoothing / max(1, num_classes - 1)
 
 
-def rows_per_chunk(device_type: str, num_classes: int) -> int:
-    """Return the number of tokens in a chunk."""
-    rows = max(1, LOGITS_PER_CHUNK.get(device_type, LOGITS_PER_CHUNK["else"]) // num_classes)
-    return min(rows, ROWS_PER_CHUNK.get(device_type, rows))
+def rows_per_chunk(states: torch.Tensor, num_classes: int) -> int:
+    """Return the number of tokens in a chunk of the decoder states."""
+    if states.is_cpu:
+        return min(max(1, LOGITS_PER_CHUNK["cpu"] // num_classes), ROWS_PER_CHUNK_ON_CPU)
+    return max(1, LOGITS_PER_CHUNK["else"] // num_classes)
 
 
 def _loss_divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
@@ -134,7 +135,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if excluded is not None:
                 grad_weight[excluded] = 0.0
         matrix = weight.to(dtype)
-        rows = min(rows_per_chunk(states.device.type, len(weight)), len(labels))
+        rows = min(rows_per_chunk(states, len(weight)), len(labels))
         # Allocate the memory for logits once, because the operating system clears each newly allocated page.
         products = matrix.new_empty(rows, len(matrix))
         for start in range(0, len(labels), max(rows, 1)):

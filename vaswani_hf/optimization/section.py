@@ -57,7 +57,7 @@ class TrainingSettings(_EntryKeys):
     num_train_epochs: float | None = recipe_key(None, gt=0, unit="epochs", on_resume="continue")
     """The number of passes over the corpus. Give either `num_train_epochs` or `max_steps`."""
     # A resumed run must not change the product of `gradient_accumulation_steps` and the number of processes
-    # (see `refuse_other_batches` in training/resume.py).
+    # (see `checkpoint_to_continue` in training/resume.py).
     gradient_accumulation_steps: int = recipe_key(1, gt=0, unit="batches", on_resume="free")
     """The number of batches whose gradients are summed for one optimizer step."""
     optimizer: str = recipe_key("adam", range=", ".join(OPTIMIZERS))

@@ -26,8 +26,7 @@ from ..checkpoint.files import (
     METRICS_FILE,
     RECIPE_FILE,
     STATE_FILE,
-    WEIGHTS_FILE,
-    checkpoints_in,
+    has_run,
     read_state,
     scores_by_step,
 )
@@ -143,7 +142,7 @@ def _stage_resumable(checkpoint: Path, folder: Path) -> None:
 
 def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None:
     """Download the checkpoints that an earlier run pushed, unless `folder` already has checkpoints."""
-    if checkpoints_in(folder) or (folder / WEIGHTS_FILE).exists():
+    if has_run(folder):
         return
     with explained():
         snapshot, steps = _download(repo_id, training)

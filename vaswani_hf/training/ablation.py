@@ -28,7 +28,8 @@ from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
 from ..tasks import TASKS
 from .ablation_comparison import Outcomes, Runs, as_json, comparison, draw, table
-from .run import is_finished, refuse_another_run, resolve, saved_recipe, train
+from .resume import is_finished, refuse_another_run, saved_recipe
+from .run import resolve, train
 from .stopping import InterruptedRunError, RunError
 
 

@@ -26,6 +26,7 @@ from ..checkpoint.files import (
     read_state,
     recipe_file,
     scores_by_step,
+    step_of,
     write_whole,
 )
 from ..checkpoint.loading import KINDS, check_config, checkpoint_folder, load_model
@@ -36,7 +37,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..recipe.loading import try_load_recorded_recipe
 from ..settings.data import last_part
 from ..settings.sections import MODEL_KEYS, TRAINING_ONLY_FIELDS
-from .checkpoints import scheduled_checkpoints, step_in_name
+from .checkpoints import scheduled_checkpoints
 
 
 def average_weights(files: list[Path]) -> dict[str, torch.Tensor]:
@@ -71,13 +72,13 @@ def numbered_checkpoints(
     if found:
         state = read_state(found[-1])
         scheduled = scheduled_checkpoints(found)
-        found = [path for path in found if path in scheduled or step_in_name(path) == state["max_steps"]]
+        found = [path for path in found if path in scheduled or step_of(path) == state["max_steps"]]
     if best is not None and found:
         history = state["log_history"]
         scores = (scores_by_step(history, f"raw_{metric}") if raw else {}) or scores_by_step(history, metric)
         found = sorted(
-            (path for path in found if step_in_name(path) in scores),
-            key=lambda path: scores[step_in_name(path)],
+            (path for path in found if step_of(path) in scores),
+            key=lambda path: scores[step_of(path)],
         )
     wanted = (last if best is None else best) or 1
     if wanted > len(found):

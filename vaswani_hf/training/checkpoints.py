@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import TrainerState, TrainingArguments
+from transformers import TrainerState
 
 from ..checkpoint.files import (
     AVERAGED_WEIGHTS_FILE,
@@ -25,13 +25,12 @@ from ..checkpoint.files import (
     open_to_readers,
     read_state,
     scores_by_step,
+    step_of,
 )
 from ..checkpoint.locks import is_replaced
 from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
 from ..optimization.section import AnyTraining
 from .messages import counted, say
-from .processes import Processes
-from .stopping import GracefulShutdown
 
 STAGING_FOLDER = ".saving"
 _REPLACED = ".replaced"
@@ -64,41 +63,28 @@ def explain_output_errors(folder: Path) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def staging_checkpoint(
-    args: TrainingArguments, processes: Processes, stop: GracefulShutdown
-) -> Iterator[Path]:
-    """Context manager in which transformers' Trainer saves a checkpoint into the staging folder instead of
-    the output folder. Yields the output folder. Inside the `with` block, `args.output_dir` is the staging
-    folder.
+def empty_staging_folder(folder: Path) -> None:
+    """Delete what a killed run has left in the staging folder of the output folder `folder`."""
+    refuse_vanished_folder(folder)
+    shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
-    If the save fails, delete the incomplete checkpoint.
+
+@contextlib.contextmanager
+def discarding_failed_save(folder: Path) -> Iterator[None]:
+    """Context manager for code that saves a checkpoint. If the code raises an exception, delete the
+    incomplete checkpoint. If the failed save was replacing an earlier checkpoint of the same step, put back
+    the earlier checkpoint.
     """
-    folder = Path(args.output_dir)
-    processes.run_on_main(_empty_staging_folder, folder)
-    args.output_dir = str(folder / STAGING_FOLDER)
-    stop.is_saving = True
     try:
-        yield folder
+        yield
     except Exception:
-        # If the failed save was replacing an earlier checkpoint of the same step, restore the earlier
-        # checkpoint. Delete the incomplete checkpoint, because it takes disk space. If the earlier checkpoint
-        # cannot be restored, or the incomplete checkpoint cannot be deleted, ignore the OSError, because the
-        # output folder has perhaps been deleted.
+        # Ignore an OSError, because the output folder has perhaps been deleted.
         with contextlib.suppress(OSError):
             # Change no files if the output folder was deleted or replaced by another folder.
             refuse_vanished_folder(folder)
             put_back_replaced(folder)
             shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
         raise
-    finally:
-        args.output_dir = str(folder)
-        stop.is_saving = False
-
-
-def _empty_staging_folder(folder: Path) -> None:
-    refuse_vanished_folder(folder)
-    shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
 def publish_checkpoint(staged: Path, folder: Path, metadata: dict[str, Any]) -> None:
@@ -132,7 +118,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
     candidates = scheduled_checkpoints(earlier)
-    is_extra = not scheduled_checkpoints([newest]) and step_in_name(newest) < state.max_steps
+    is_extra = not scheduled_checkpoints([newest]) and step_of(newest) < state.max_steps
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
@@ -144,7 +130,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
         if checkpoint in kept:
             continue
         fault = verify_manifest(checkpoint, [])
-        if fault and step_in_name(checkpoint) > step_in_name(kept[0]):
+        if fault and step_of(checkpoint) > step_of(kept[0]):
             # The message at the end of the run names the damaged checkpoint.
             continue
         if fault:
@@ -157,7 +143,7 @@ def delete_between(folder: Path, first: int, last: int) -> None:
     """Delete the checkpoints of the steps `first` to `last`, in which the training diverged."""
     _delete(
         folder,
-        [checkpoint for checkpoint in checkpoints_until(folder, last) if step_in_name(checkpoint) >= first],
+        [checkpoint for checkpoint in checkpoints_until(folder, last) if step_of(checkpoint) >= first],
     )
 
 
@@ -177,8 +163,8 @@ def best_checkpoint(
     early stopping, or if no checkpoint has a score.
     """
     scores = _scores(training, log_history)
-    evaluated = [checkpoint for checkpoint in checkpoints if step_in_name(checkpoint) in scores]
-    return max(evaluated, key=lambda checkpoint: scores[step_in_name(checkpoint)], default=None)
+    evaluated = [checkpoint for checkpoint in checkpoints if step_of(checkpoint) in scores]
+    return max(evaluated, key=lambda checkpoint: scores[step_of(checkpoint)], default=None)
 
 
 def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
@@ -269,12 +255,7 @@ def final_weights_file(training: AnyTraining) -> str:
 
 def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
     """Return the checkpoints of the steps up to `step`, sorted by step."""
-    return [checkpoint for checkpoint in checkpoints_in(folder) if step_in_name(checkpoint) <= step]
-
-
-def step_in_name(checkpoint: Path) -> int:
-    """Return the step number in the name of a checkpoint folder, such as 500 for checkpoint-500."""
-    return int(checkpoint.name.removeprefix("checkpoint-"))
+    return [checkpoint for checkpoint in checkpoints_in(folder) if step_of(checkpoint) <= step]
 
 
 def _is_damaged(checkpoint: Path, names: list[str]) -> bool:

@@ -24,7 +24,6 @@ from ..checkpoint.files import (
     RECIPE_FILE,
     RESULTS_FILE,
     WEIGHTS_FILE,
-    checkpoints_in,
     open_to_readers,
     write_whole,
 )
@@ -110,24 +109,6 @@ def restore_final_files(folder: Path) -> None:
     restored = [fault for name, fault in faults.items() if verify_manifest(folder, [name]) is None]
     if restored:
         say(f"restored in '{folder}': {'; '.join(restored)}")
-
-
-def check_final_files(folder: Path) -> str:
-    """Return a text that names the damaged and missing files of a finished run, or an empty text. Raise an
-    error if files are damaged or missing, and the run has no undamaged checkpoint to make the files again. If
-    the manifest has no record of a finished run, raise no error: print which files are damaged or missing,
-    and return an empty text.
-    """
-    fault = "; ".join(faults_of(folder).values())
-    if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
-        return fault
-    if read_finished_run(folder):
-        raise ValueError(
-            f"The run in '{folder}' is finished, but {fault}; no whole checkpoint is left to make these "
-            "files again, so restore them from a copy, or choose another `--output_dir`."
-        )
-    say(f"the files in '{folder}' cannot be checked: {fault}")
-    return ""
 
 
 def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:

@@ -59,6 +59,9 @@ def _flops_at_once(training: AnyTraining, model: Any) -> float:
     divides the batch into parts, count only the largest part. Each weight needs 6 FLOPs per position: a
     multiplication and an addition in each of three matrix products. The three matrix products of a linear
     layer give its output, the gradient of its input, and the gradient of its weight.
+
+    This estimate has the unit of the measurements in scripts/benchmarks/bf16.md. A run does not use the count
+    of step_cost.py, because the count would execute the user's model on tensors without data.
     """
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..checkpoint.files import WEIGHTS_FILE, checkpoints_in, recipe_file
+from ..checkpoint.files import has_run, recipe_file
 from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
@@ -80,10 +80,9 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
     """Return True if the run in a folder started from the same models that the new recipe names in
     `model.init_from`.
     """
-    has_begun = bool(checkpoints_in(folder)) or (folder / WEIGHTS_FILE).exists()
     now = model.init_from
     before = recorded.init_from
-    if not has_begun or now is None or before is None:
+    if not has_run(folder) or now is None or before is None:
         return False
     if isinstance(now, InitFrom) and isinstance(before, InitFrom):
         names = before.by_stack()

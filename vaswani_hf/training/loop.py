@@ -3,13 +3,10 @@
 import sys
 from pathlib import Path
 
-from transformers import PrinterCallback, TrainerState
+from transformers import PrinterCallback
 
-from ..checkpoint.files import STATE_FILE, step_of
-from ..checkpoint.manifest import metadata_of
 from ..data.memory import keep_free_memory, limit_primitive_cache
 from ..exit_codes import FAILURE, INTERRUPTED
-from ..optimization.section import AnyTraining
 from ..patches import accept_numbered_cpus
 from ..publish.during_training import PushCheckpointsCallback
 from ..settings.sections import PublishingSettings
@@ -30,20 +27,6 @@ def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> No
         trainer.add_callback(PushCheckpointsCallback(trainer.args.output_dir, publishing))
     if trainer.training.stops_early:
         trainer.add_callback(EarlyStoppingCallback(trainer.training))
-
-
-def is_training_complete(trainer: VaswaniTrainer, checkpoint: Path | None) -> bool:
-    """Return True if no training step and no validation is left after the checkpoint."""
-    if checkpoint is None or not metadata_of(checkpoint).get("validated", True):
-        return False
-    return step_of(checkpoint) >= trainer.args.max_steps or _stopped_early(checkpoint, trainer.training)
-
-
-def _stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
-    """Return True if early stopping ended the training at `checkpoint`, the newest checkpoint of the run."""
-    is_scheduled = metadata_of(checkpoint).get("scheduled", False)
-    state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
-    return is_scheduled and bool(checkpoints.reason_to_stop(state, training))
 
 
 def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:

@@ -3,6 +3,7 @@ warns if the model or its vocabulary is too large for the corpus.
 """
 
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,9 +81,11 @@ def build_model(
     return built
 
 
-def prepare_for_training(model: PreTrainedModel, training: AnyTraining) -> None:
+def prepare_for_training(
+    model: PreTrainedModel, training: AnyTraining, recomputation: AbstractContextManager | None = None
+) -> None:
     """Freeze the weights in `training.frozen`. With `training.gradient_checkpointing`, let the backward pass
-    compute the activations of the layers again.
+    compute the activations of the layers again, in the context `recomputation` if it is given.
     """
     for weight in frozen_weights(model, training.frozen):
         weight.requires_grad_(False)
@@ -90,7 +93,10 @@ def prepare_for_training(model: PreTrainedModel, training: AnyTraining) -> None:
         # In transformers 5.23, `gradient_checkpointing_enable` was renamed to
         # `activation_checkpointing_enable`.
         enable = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)()
+        options = None
+        if recomputation is not None:
+            options = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), recomputation)}
+        (enable or model.gradient_checkpointing_enable)(options)
 
 
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:

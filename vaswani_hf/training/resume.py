@@ -1,5 +1,8 @@
-"""Finds the newest undamaged checkpoint of an earlier run. Refuses a recipe or data with which the run must
-not continue.
+"""Decides what `vaswani train` does in the folder of an earlier run.
+
+`find_state` compares the recipe with the folder, and `checkpoint_to_continue` returns the checkpoint from
+which the run continues. The other functions refuse a recipe or data with which the run must not continue.
+`_train` in run.py calls the functions, and lists what the run does in each state of the folder.
 """
 
 import os
@@ -8,20 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainerState
 
 from ..checkpoint.files import (
     MANIFEST_FILE,
     RECIPE_FILE,
     RESULTS_FILE,
+    STATE_FILE,
     WEIGHTS_FILE,
     checkpoints_in,
+    explain_write_errors,
+    has_run,
     step_of,
 )
-from ..checkpoint.manifest import metadata_of, verify_manifest
+from ..checkpoint.manifest import faults_of, metadata_of, verify_manifest
 from ..checkpoint.results import read_results
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
+from ..publish.during_training import fetch_checkpoints
+from ..recipe import Recipe
+from ..recipe.loading import load_recorded_recipe
+from ..recipe.published import published_recipe
+from .checkpoints import put_back_replaced, reason_to_stop
+from .finished import read_finished_run, restore_final_files
 from .messages import counted, say
 
 
@@ -39,14 +52,101 @@ class RunState(Enum):
     """The folder has the final weights and all scores that the recipe needs."""
 
 
-def has_results(folder: Path, new_values: dict[str, Any], saved_values: dict[str, Any]) -> bool:
-    """Return True if a folder has the final weights and scores of a run, and if the new recipe needs neither
-    more training nor new scores.
-
-    `new_values` maps each recipe key with the `OnResume` value "continue" to the value of the key in the new
-    recipe. `saved_values` maps the keys of `new_values` to the values in the saved recipe. If a key is in
-    `saved_values` and in results.json, the function uses the value in results.json.
+def restore_files(recipe: Recipe) -> None:
+    """Put back a checkpoint that a killed run was replacing. If the run is resumed, download the checkpoints
+    that the run has pushed to the Hub from another machine. Also restore damaged records of a finished run.
     """
+    folder = Path(recipe.output_dir)
+    with explain_write_errors(folder):
+        put_back_replaced(folder)
+    if not recipe.training.resume:
+        return
+    if recipe.publishing.hub_model_id:
+        fetch_checkpoints(folder, recipe.publishing.hub_model_id, recipe.training)
+    with explain_write_errors(folder):
+        restore_final_files(folder)
+
+
+def saved_recipe(folder: Path) -> Recipe | None:
+    """Return the recipe that an earlier run has written to its output folder, or None."""
+    path = folder / RECIPE_FILE
+    return load_recorded_recipe(path) if path.is_file() else None
+
+
+def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
+    """Raise an error if the output folder contains an earlier run, unless `training.resume` is true and the
+    recipe can continue the earlier run. `saved` is the recipe of the earlier run.
+    """
+    folder = Path(recipe.output_dir)
+    training = recipe.training
+    if not has_run(folder):
+        return
+    if not training.resume:
+        raise InvalidValueError(
+            f"`output_dir` '{folder}' holds an earlier run; continue it with `--resume true` or choose "
+            "another `--output_dir`."
+        )
+    if saved is None:
+        raise InvalidValueError(
+            f"`output_dir` '{folder}' holds an earlier run without its {RECIPE_FILE}; copy the whole folder "
+            "of the run, or choose another `--output_dir`."
+        )
+    new_values = published_recipe(recipe).values()
+    saved_values = published_recipe(saved).values()
+    lengths: set[str] = set()
+    if SCHEDULES[training.lr_scheduler_type].depends_on_length:
+        lengths = {"training.max_steps", "training.num_train_epochs"}
+    # Check `task` and `model.init_from` first, so that the error message names the key that the user changed.
+    # A change of `task` or `init_from` also changes many other keys.
+    order = sorted(
+        new_values.keys() | saved_values.keys(),
+        key=lambda key: (not key.startswith("model.init_from"), key),
+    )
+    for key in ["task", *order]:
+        is_fixed = key in lengths or recipe.on_resume(key) == "fixed"
+        if is_fixed and new_values.get(key) != saved_values.get(key):
+            reason = ""
+            if key in lengths:
+                reason = f", and the schedule {training.lr_scheduler_type!r} depends on the number of steps"
+            raise InvalidValueError(
+                f"`{key}` is {new_values.get(key)!r}, but the run in '{folder}' that is to be resumed has "
+                f"{saved_values.get(key)!r}{reason}; give `{key}` the value of that run, or choose another "
+                "`--output_dir`."
+            )
+
+
+def find_state(recipe: Recipe, saved: Recipe | None) -> RunState:
+    """Return the state of the run in the output folder. Print which files of a finished run are damaged or
+    missing. Raise an error if the damaged files cannot be made again.
+    """
+    folder = Path(recipe.output_dir)
+    if not is_finished(recipe, saved):
+        return RunState.UNFINISHED
+    damage = "; ".join(faults_of(folder).values())
+    if not damage:
+        return RunState.FINISHED
+    is_described = read_finished_run(folder) is not None
+    if any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
+        say(
+            f"the run in '{folder}' is finished, but {damage}; these files are made again from the checkpoints"
+        )
+        # If the manifest does not describe the run, the hashes of the undamaged files are unknown. Therefore
+        # the run makes all final files again.
+        return RunState.DAMAGED if is_described else RunState.UNFINISHED
+    if is_described:
+        raise ValueError(
+            f"The run in '{folder}' is finished, but {damage}; no whole checkpoint is left to make these "
+            "files again, so restore them from a copy, or choose another `--output_dir`."
+        )
+    say(f"the files in '{folder}' cannot be checked: {damage}")
+    return RunState.FINISHED
+
+
+def is_finished(recipe: Recipe, saved: Recipe | None) -> bool:
+    """Return True if the output folder has the final weights and all scores that the recipe needs. The
+    function does not check whether the files are damaged. `saved` is the recipe of the earlier run.
+    """
+    folder = Path(recipe.output_dir)
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
@@ -60,8 +160,9 @@ def has_results(folder: Path, new_values: dict[str, Any], saved_values: dict[str
     # the key `finished_with` is null, the run has not finished the scoring.
     if results.average_of is not None or results.finished_with is None:
         return False
-    values_of_run = saved_values | results.finished_with
-    for key, value in new_values.items():
+    # Prefer the values in results.json to the values in the saved recipe.
+    values_of_run = values_that_continue(saved or recipe) | results.finished_with
+    for key, value in values_that_continue(recipe).items():
         if key.startswith("data.test_") and value is None:
             # If the new recipe has no test split, the run needs no new test scores.
             continue
@@ -70,50 +171,27 @@ def has_results(folder: Path, new_values: dict[str, Any], saved_values: dict[str
     return True
 
 
-def check_earlier_run(
-    folder: Path,
-    training: AnyTraining,
-    new_values: dict[str, Any],
-    saved_values: dict[str, Any] | None,
-    fixed_keys: set[str],
-) -> None:
-    """Raise an error if the output folder contains an earlier run that the new recipe does not continue.
-
-    `new_values` maps the keys of the new recipe to their values, and `saved_values` maps the keys of the
-    saved recipe to their values. `saved_values` is None if the folder has no saved recipe. `fixed_keys`
-    contains the keys that a resumed run must not change.
+def values_that_continue(recipe: Recipe) -> dict[str, Any]:
+    """Return the values of the recipe keys whose change makes a finished run continue (`on_resume` returns
+    "continue").
     """
-    if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
-        return
-    if not training.resume:
+    values = published_recipe(recipe).values()
+    return {key: value for key, value in values.items() if recipe.on_resume(key) == "continue"}
+
+
+def checkpoint_to_continue(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
+    """Return the checkpoint from which the run in a folder continues, or None if the run is new. Raise an
+    error if the folder contains a finished model without checkpoints.
+    """
+    checkpoint = newest_checkpoint(folder)
+    if checkpoint is not None:
+        _refuse_other_batches(folder, training, checkpoint, num_processes)
+    elif has_run(folder):
         raise InvalidValueError(
-            f"`output_dir` '{folder}' holds an earlier run; continue it with `--resume true` or choose "
+            f"`output_dir` '{folder}' holds a finished model, but no checkpoint to continue from; choose "
             "another `--output_dir`."
         )
-    if saved_values is None:
-        raise InvalidValueError(
-            f"`output_dir` '{folder}' holds an earlier run without its {RECIPE_FILE}; copy the whole folder "
-            "of the run, or choose another `--output_dir`."
-        )
-    lengths = {"training.max_steps", "training.num_train_epochs"}
-    if SCHEDULES[training.lr_scheduler_type].depends_on_length:
-        fixed_keys = fixed_keys | lengths
-    # Check `task` and `model.init_from` first, so that the error message names the key that the user changed.
-    # A change of `task` or `init_from` also changes many other keys.
-    order = sorted(
-        new_values.keys() | saved_values.keys(),
-        key=lambda key: (not key.startswith("model.init_from"), key),
-    )
-    for key in ["task", *order]:
-        if key in fixed_keys and new_values.get(key) != saved_values.get(key):
-            reason = ""
-            if key in lengths:
-                reason = f", and the schedule {training.lr_scheduler_type!r} depends on the number of steps"
-            raise InvalidValueError(
-                f"`{key}` is {new_values.get(key)!r}, but the run in '{folder}' that is to be resumed has "
-                f"{saved_values.get(key)!r}{reason}; give `{key}` the value of that run, or choose another "
-                "`--output_dir`."
-            )
+    return checkpoint
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -137,16 +215,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-def refuse_model_without_checkpoint(folder: Path) -> None:
-    """Raise an error if the folder of a run contains a finished model, but no checkpoint."""
-    if (folder / WEIGHTS_FILE).exists():
-        raise InvalidValueError(
-            f"`output_dir` '{folder}' holds a finished model, but no checkpoint to continue from; choose "
-            "another `--output_dir`."
-        )
-
-
-def refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
+def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
     """Raise an error if a training step has another number of batches than in the earlier run."""
     metadata = metadata_of(checkpoint)
     accumulation = training.gradient_accumulation_steps
@@ -183,6 +252,11 @@ def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> 
         )
 
 
+def _pairs_in_words(pairs: dict[str, Any]) -> str:
+    count = "a stream" if pairs["count"] is None else f"{pairs['count']:,} pairs"
+    return f"{count}, sha256 {pairs['sha256'][:8]}…"
+
+
 def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, max_steps: int) -> None:
     """Raise an error if the checkpoint that the run continues from is already after the step `max_steps`."""
     key = "num_train_epochs" if training.max_steps is None else "max_steps"
@@ -194,6 +268,15 @@ def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, ma
         )
 
 
-def _pairs_in_words(pairs: dict[str, Any]) -> str:
-    count = "a stream" if pairs["count"] is None else f"{pairs['count']:,} pairs"
-    return f"{count}, sha256 {pairs['sha256'][:8]}…"
+def is_training_complete(checkpoint: Path | None, training: AnyTraining, max_steps: int) -> bool:
+    """Return True if no training step and no validation is left after the checkpoint: the checkpoint has the
+    last step, or early stopping ended the training at the checkpoint.
+    """
+    if checkpoint is None:
+        return False
+    metadata = metadata_of(checkpoint)
+    if not metadata.get("validated", True):
+        return False
+    state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
+    has_stopped_early = metadata.get("scheduled", False) and bool(reason_to_stop(state, training))
+    return has_stopped_early or step_of(checkpoint) >= max_steps

@@ -1,8 +1,11 @@
 """Trains the model of a recipe, and scores the checkpoint: data -> model -> trainer -> training -> scores.
 
 `_train` calls the functions of a run one after the other. This file defines the functions in the order in
-which `_train` calls them. In training/, only functions in run.py, ablation.py, ablation_comparison.py and
-plan.py receive the whole recipe. Functions in the other files receive only sections of the recipe.
+which `_train` calls them. In training/, only functions in run.py, resume.py, ablation.py,
+ablation_comparison.py and plan.py receive the whole recipe. Functions in the other files receive only
+sections of the recipe.
+
+To learn what a second run in the same folder does, read `_train` in this file and resume.py.
 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/base.py, then
 data/corpus.py (text -> token ids), data/batching.py and batches.py (token ids -> batches), loop.py and
@@ -32,6 +35,7 @@ from ..checkpoint.files import (
     STATE_FILE,
     WEIGHTS_FILE,
     explain_write_errors,
+    step_of,
     write_whole,
 )
 from ..checkpoint.hub import HubError
@@ -43,19 +47,16 @@ from ..exit_codes import INTERRUPTED
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.optimizers import OPTIMIZERS
 from ..publish.destination import Destination, check_destination
-from ..publish.during_training import fetch_checkpoints
 from ..publish.push import push
 from ..recipe import Recipe
 from ..recipe.data_record import data_record
-from ..recipe.loading import load_recorded_recipe
-from ..recipe.published import published_recipe
 from ..recipe.recipe import warmup_warnings
 from ..settings.sections import PublishingSettings
 from ..tasks import TASKS
 from . import checkpoints, finished, initialization, resume, run_results
 from .averaging import average_weights
 from .hardware import resolve_defaults
-from .loop import add_callbacks, is_training_complete, run_training
+from .loop import add_callbacks, run_training
 from .messages import said_at_intervals, say
 from .processes import Processes
 from .recipe_model import (
@@ -143,16 +144,19 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
       interrupted run.
     - a finished run, and the new recipe needs nothing else: only publish the checkpoint.
     - a finished run with damaged or missing files: write these files again.
-    - a run with other training data, or a run that the new recipe cannot continue: raise an error.
+    - a run with other training data, a run that the new recipe cannot continue, or any run if
+      `training.resume` is false: raise an error.
+
+    resume.py defines the states of the folder, and chooses the checkpoint from which a run continues.
     """
     folder = Path(recipe.output_dir)
 
     # 1. Compare the recipe with the earlier run in the output folder.
-    processes.run_on_main(_restore_earlier_run, recipe)
-    saved = processes.run_on_main(saved_recipe, folder) if recipe.training.resume else None
+    processes.run_on_main(resume.restore_files, recipe)
+    saved = processes.run_on_main(resume.saved_recipe, folder) if recipe.training.resume else None
     recipe = processes.run_on_main(resolve, recipe, saved)
-    processes.run_on_main(refuse_another_run, recipe, saved)
-    state = processes.run_on_main(_check_state, recipe, saved)
+    processes.run_on_main(resume.refuse_another_run, recipe, saved)
+    state = processes.run_on_main(resume.find_state, recipe, saved)
 
     # 2. If the run is finished, only publish its checkpoint.
     if state is RunState.FINISHED:
@@ -163,13 +167,10 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
     # 3. Check the recipe, find the checkpoint to continue from, and prepare the output folder.
     _check_recipe(recipe, processes)
-    checkpoint = processes.run_on_main(resume.newest_checkpoint, folder)
-    if checkpoint is None:
-        processes.run_on_main(resume.refuse_model_without_checkpoint, folder)
-    else:
-        processes.run_on_main(
-            resume.refuse_other_batches, folder, recipe.training, checkpoint, processes.count
-        )
+    checkpoint = processes.run_on_main(
+        resume.checkpoint_to_continue, folder, recipe.training, processes.count
+    )
+    if checkpoint is not None:
         resume.keep_number_of_threads(checkpoint)
     processes.run_on_main(_check_publishing, recipe)
     processes.run_on_main(_prepare_folder, folder)
@@ -188,7 +189,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
         processes.run_on_main(_delete_old_checkpoints, recipe, checkpoint)
 
     # 5. Train the model.
-    if not is_training_complete(trainer, checkpoint):
+    if not resume.is_training_complete(checkpoint, recipe.training, trainer.args.max_steps):
         run_training(trainer, checkpoint)
 
     # 6. Compute the final weights, score them, write results.json, and publish the checkpoint.
@@ -202,28 +203,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     return read_results(folder).as_json()
 
 
-# 1. The earlier run in the output folder
-
-
-def _restore_earlier_run(recipe: Recipe) -> None:
-    """Put back a checkpoint that a killed run was replacing. If the run is resumed, download the checkpoints
-    that the run has pushed to the Hub from another machine. Also restore damaged records of a finished run.
-    """
-    folder = Path(recipe.output_dir)
-    with explain_write_errors(folder):
-        checkpoints.put_back_replaced(folder)
-    if not recipe.training.resume:
-        return
-    if recipe.publishing.hub_model_id:
-        fetch_checkpoints(folder, recipe.publishing.hub_model_id, recipe.training)
-    with explain_write_errors(folder):
-        finished.restore_final_files(folder)
-
-
-def saved_recipe(folder: Path) -> Recipe | None:
-    """Return the recipe that an earlier run has written to its output folder, or None."""
-    path = folder / RECIPE_FILE
-    return load_recorded_recipe(path) if path.is_file() else None
+# 1. Compare the recipe with the earlier run in the output folder
 
 
 def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
@@ -270,52 +250,6 @@ def _with_fields_of_bases(recipe: Recipe, saved: Recipe | None) -> Recipe:
 
 def _planned_model(recipe: Recipe) -> Any:
     return planned_model(planned_config(recipe.model, recipe.tokenizer), TASKS[recipe.task].model_class)
-
-
-def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
-    """Raise an error if the output folder contains an earlier run, unless `training.resume` is true and the
-    recipe can continue the earlier run.
-    """
-    new_values = published_recipe(recipe).values()
-    saved_values = None if saved is None else published_recipe(saved).values()
-    keys = new_values.keys() | (saved_values or {}).keys()
-    fixed_keys = {key for key in keys if recipe.on_resume(key) == "fixed"}
-    resume.check_earlier_run(Path(recipe.output_dir), recipe.training, new_values, saved_values, fixed_keys)
-
-
-def _check_state(recipe: Recipe, saved: Recipe | None) -> RunState:
-    """Return the state of the run in the output folder. Print which files of a finished run are damaged or
-    missing. Raise an error if the damaged files cannot be made again.
-    """
-    folder = Path(recipe.output_dir)
-    if not is_finished(recipe, saved):
-        return RunState.UNFINISHED
-    damage = finished.check_final_files(folder)
-    if not damage:
-        return RunState.FINISHED
-    say(f"the run in '{folder}' is finished, but {damage}; these files are made again from the checkpoints")
-    if finished.read_finished_run(folder) is None:
-        # Without a record of the finished run in the manifest, the hashes of the undamaged files are unknown.
-        # Therefore all final files are made again.
-        return RunState.UNFINISHED
-    return RunState.DAMAGED
-
-
-def is_finished(recipe: Recipe, saved: Recipe | None) -> bool:
-    """Return True if the output folder has the final weights and all scores that the recipe needs. The
-    function does not check whether the files are damaged.
-    """
-    new_values = _continue_values(recipe)
-    saved_values = _continue_values(saved or recipe)
-    return resume.has_results(Path(recipe.output_dir), new_values, saved_values)
-
-
-def _continue_values(recipe: Recipe) -> dict[str, Any]:
-    """Return the values of the recipe keys whose change makes a finished run continue (`on_resume` returns
-    "continue").
-    """
-    values = published_recipe(recipe).values()
-    return {key: value for key, value in values.items() if recipe.on_resume(key) == "continue"}
 
 
 # 2. A finished run
@@ -557,7 +491,7 @@ def _final_model(recipe: Recipe, trainer: VaswaniTrainer) -> tuple[PreTrainedMod
     file = checkpoints.final_weights_file(training)
     model.load_state_dict(average_weights([checkpoint / file for checkpoint in chosen]))
     averaged = chosen if training.average_checkpoints else []
-    return model, [checkpoints.step_in_name(checkpoint) for checkpoint in averaged]
+    return model, [step_of(checkpoint) for checkpoint in averaged]
 
 
 def _results_of_run(
@@ -575,7 +509,7 @@ def _results_of_run(
         training=training,
         examples=examples,
         decoding={name: getattr(model.generation_config, name) for name in recipe.decoding.settings()},
-        finished_with=_continue_values(recipe),
+        finished_with=resume.values_that_continue(recipe),
         data=data_record(recipe.data),
         corpus={split: dataclasses.asdict(report) for split, report in corpus.reports.items()},
     )

@@ -10,19 +10,19 @@ tensors.
 import contextlib
 import copy
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from transformers import PreTrainedModel
 
-from ..model import loss_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
@@ -86,22 +86,17 @@ def step_cost(
     count the cost of the kernels for a GPU, otherwise of the kernels for a CPU. `accumulates` is True if the
     gradients of earlier batches already exist.
     """
-    bf16 = training.bf16 is True
-    model = planned_model(copy.deepcopy(config), model_class)
-    kernels: contextlib.AbstractContextManager = contextlib.nullcontext()
-    if on_accelerator:
-        kernels = _kernels_of_an_accelerator(torch.bfloat16 if bf16 else torch.float32)
-    with FakeTensorMode(), _Counter() as counter, kernels:
-        fake_weights = {name: torch.empty(weight.shape) for name, weight in model.named_parameters()}
-        model.load_state_dict(fake_weights, assign=True)
-        model.tie_weights()
-        del fake_weights
-        prepare_for_training(model, training)
+    with FakeTensorMode(), _Counter() as counter:
+        kernels: contextlib.AbstractContextManager = contextlib.nullcontext()
+        if on_accelerator:
+            kernels = _AcceleratorKernels(torch.bfloat16 if training.bf16 is True else torch.float32)
+        model = _fake_model(config, training, model_class, kernels)
+        # Keep the moving average until the end of the step, as a real run does.
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 
         # The first optimizer step creates the optimizer state.
-        optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=bf16)
+        optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)
         for weight in model.parameters():
             if weight.requires_grad:
                 weight.grad = torch.zeros_like(weight)
@@ -112,26 +107,23 @@ def step_cost(
         if not accumulates:
             optimizer.zero_grad()
 
-        source = torch.ones(shape.rows, shape.source_length, dtype=torch.int64)
-        labels = torch.ones(shape.rows, shape.target_length, dtype=torch.int64)
-        batch = full_batch(source, labels)
+        batch = _fake_batch(shape)
         before = counter.now
         counter.peak = before
         after_layers: list[int] = []
         model.base_model.register_forward_hook(lambda *_: after_layers.append(counter.now))
-        loss = loss_function(model, training, "cpu")(batch)
+        with kernels:
+            loss = loss_function(model, training, "cpu")(batch)
         forward_peak = counter.peak
         loss.backward()
         batch_flops = counter.flops - optimizer_flops
         optimizer.step()
-        # Delete the moving average only after the optimizer step, because a real run keeps the moving average
-        # in memory during the whole step.
         del average
     activations = after_layers[-1] - before
     memory = StepMemory(
-        source_positions=source.numel() if model.config.is_encoder_decoder else 0,
-        target_positions=labels.numel(),
-        dtype="bfloat16" if bf16 else "float32",
+        source_positions=batch["input_ids"].numel() if model.config.is_encoder_decoder else 0,
+        target_positions=batch["labels"].numel(),
+        dtype="bfloat16" if training.bf16 is True else "float32",
         weights=weights,
         gradients=gradients,
         optimizer=state,
@@ -140,6 +132,29 @@ def step_cost(
         peak=counter.peak,
     )
     return StepCost(batch_flops=batch_flops, optimizer_flops=optimizer_flops, memory=memory)
+
+
+def _fake_model(
+    config: VaswaniConfig,
+    training: AnyTraining,
+    model_class: type[PreTrainedModel],
+    kernels: contextlib.AbstractContextManager,
+) -> PreTrainedModel:
+    """Return a model with fake weights. The backward pass computes checkpointed layers again in the context
+    `kernels`.
+    """
+    model = planned_model(copy.deepcopy(config), model_class)
+    weights = {name: torch.empty(weight.shape, device="cpu") for name, weight in model.named_parameters()}
+    model.load_state_dict(weights, assign=True)
+    model.tie_weights()
+    prepare_for_training(model, training, recomputation=kernels)
+    return model
+
+
+def _fake_batch(shape: BatchShape) -> dict[str, torch.Tensor]:
+    source = torch.ones(shape.rows, shape.source_length, dtype=torch.int64)
+    labels = torch.ones(shape.rows, shape.target_length, dtype=torch.int64)
+    return full_batch(source, labels)
 
 
 # PyTorch has no FLOP formulas for `addmm_` and for the attention kernels of a CPU.
@@ -194,35 +209,39 @@ class _Counter(TorchDispatchMode):
         self.peak = max(self.peak, self.now)
 
 
-@contextlib.contextmanager
-def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Compute with fake CPU tensors, but choose what a GPU uses: the attention kernel, the dropout kernel and
-    the loss chunk size for GPUs.
-
-    The context manager patches functions of PyTorch, because a `TorchFunctionMode` would not be active while
-    the backward pass computes checkpointed layers again.
+class _AcceleratorKernels(TorchFunctionMode):
+    """Chooses for fake CPU tensors what a GPU uses: the attention kernel with tensors of the dtype `dtype`,
+    the dropout kernel, and the size of the chunks of the loss. PyTorch leaves the mode during a backward
+    pass. Therefore `prepare_for_training` enters the mode again for checkpointed layers.
     """
 
-    def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **kwargs):
-        # Autocast on a CPU leaves attention in float32.
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-        bias = attn_mask
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            bias = torch.zeros(attn_mask.shape, dtype=dtype).masked_fill_(~attn_mask, float("-inf"))
-        if bias is not None:
-            bias = bias.expand(*query.shape[:-1], key.shape[-2])
-        kernel = aten._scaled_dot_product_efficient_attention
-        return kernel(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.replaced: dict[Callable, Callable] = {
+            nn.functional.scaled_dot_product_attention: partial(_attention, dtype),
+            nn.functional.dropout: _dropout,
+            # The loss reads `is_cpu` to choose the size of its chunks.
+            torch.Tensor.is_cpu.__get__: lambda tensor: False,
+        }
 
-    def dropout(input, p=0.5, training=True, inplace=False):
-        # `native_dropout` keeps a mask of one byte per element, as the dropout of a GPU does.
-        return torch.native_dropout(input, p, training)[0] if training and p else input
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return self.replaced.get(func, func)(*args, **kwargs or {})
 
-    chunks = {"cpu": loss_vaswani.LOGITS_PER_CHUNK["else"]}
-    with (
-        mock.patch.object(nn.functional, "scaled_dot_product_attention", attention),
-        mock.patch.object(nn.functional, "dropout", dropout),
-        mock.patch.dict(loss_vaswani.LOGITS_PER_CHUNK, chunks),
-        mock.patch.dict(loss_vaswani.ROWS_PER_CHUNK, clear=True),
-    ):
-        yield
+
+def _attention(
+    dtype, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    # Autocast on a CPU leaves attention in float32.
+    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    bias = attn_mask
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        bias = torch.zeros(attn_mask.shape, dtype=dtype).masked_fill_(~attn_mask, float("-inf"))
+    if bias is not None:
+        bias = bias.expand(*query.shape[:-1], key.shape[-2])
+    kernel = aten._scaled_dot_product_efficient_attention
+    return kernel(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
+
+
+def _dropout(input, p=0.5, training=True, inplace=False):
+    # `native_dropout` keeps a mask of one byte per element, as the dropout of a GPU does.
+    return torch.native_dropout(input, p, training)[0] if training and p else input

@@ -70,7 +70,7 @@ class GracefulShutdown:
     def __init__(self) -> None:
         # The number of the signal; 0 if no signal has arrived.
         self.received = 0
-        # True while the process writes a checkpoint: the process must not be killed during this time.
+        # True in the `with` block of `saving`.
         self.is_saving = False
         # Returns the message that `GracefulShutdown` prints if the process does not end in time and must be
         # killed.
@@ -153,6 +153,15 @@ class GracefulShutdown:
             yield
         finally:
             self._raises = earlier
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Do not kill the process in the `with` block, because the process writes a checkpoint."""
+        self.is_saving = True
+        try:
+            yield
+        finally:
+            self.is_saving = False
 
     def restore(self) -> None:
         """Restore the signal handlers that the process had before `listening`."""

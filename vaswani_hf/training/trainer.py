@@ -31,7 +31,13 @@ from ..optimization.section import AnyTraining
 from ..settings.sections import EvaluationSettings, PublishingSettings
 from ..tasks import Task
 from .batches import TrainingBatches, largest_part
-from .checkpoints import STAGING_FOLDER, publish_checkpoint, rotate_checkpoints, staging_checkpoint
+from .checkpoints import (
+    STAGING_FOLDER,
+    discarding_failed_save,
+    empty_staging_folder,
+    publish_checkpoint,
+    rotate_checkpoints,
+)
 from .losses import TrainingLosses
 from .moving_average import MovingAverage, OptimizerAverage, WeightAverage
 from .processes import Processes
@@ -191,12 +197,18 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     # 2. Checkpoints
 
+    def _get_output_dir(self, trial) -> str:
+        """Return the folder into which `_save_checkpoint` of transformers saves a checkpoint."""
+        return str(Path(self.args.output_dir) / STAGING_FOLDER)
+
     def _save_checkpoint(self, model, trial) -> None:
-        """Save a checkpoint into a staging folder, and move the complete checkpoint into the output
+        """Save a checkpoint into the staging folder, and move the complete checkpoint into the output
         folder.
         """
+        folder = Path(self.args.output_dir)
         save = super()._save_checkpoint
-        with staging_checkpoint(self.args, self.processes, self.stop) as folder:
+        with self.stop.saving(), discarding_failed_save(folder):
+            self.processes.run_on_main(empty_staging_folder, folder)
             # All processes call `save`, because each process writes the state of its random generators.
             self.processes.run_all_or_exit(lambda: save(model, trial))
             self.processes.run_on_main(self._complete_checkpoint, folder)

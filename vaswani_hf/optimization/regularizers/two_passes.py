@@ -129,7 +129,7 @@ class _ChunkedDivergence(torch.autograd.Function):
         grad_first = torch.zeros_like(first, dtype=torch.float32)
         grad_second = torch.zeros_like(second, dtype=torch.float32)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-        rows = rows_per_chunk(first.device.type, len(weight))
+        rows = rows_per_chunk(first, len(weight))
         for start in range(0, len(first), rows):
             chunk = slice(start, start + rows)
             first_states = first[chunk].to(dtype)
