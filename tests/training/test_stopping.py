@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 from factories import write_recipe
-from mortal_runs import PATIENCE, Moment, fail_at, live, slow_at, stuck_at
+from mortal_runs import Moment, fail_at, live, slow_at, stuck_at
 from test_killed import assert_same_run
 from tiny_runs import names, same, weights
 
@@ -56,11 +56,7 @@ def interrupted(recipe, folder, moment, rank, processes):
     """Send a signal to this process; return the output of all processes."""
     keys = (*KEYS, f"--gradient_accumulation_steps={2 // processes}")
     life = live(recipe, folder, *keys, processes=processes, moment=moment)
-    slow = folder.with_name(f"{folder.name}.slow")
-    end = time.monotonic() + 2 * PATIENCE.total_seconds()
-    while not slow.exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert slow.exists(), life.said()
+    life.wait_for_slow(folder)
     time.sleep(0.2)
     os.kill(life.processes[rank].pid, signal.SIGTERM)
     return ended(life)
