@@ -18,29 +18,29 @@ CAUSAL = {
 def load(tmp_path):
     """Load a recipe of a causal model with other keys."""
 
-    def load(overrides=(), **content):
+    def load(*overrides, is_recorded=False, **content):
         path = tmp_path / "recipe.yaml"
-        path.write_text(yaml.safe_dump({**CAUSAL, **content}), encoding="utf-8")
-        return load_recipe(path, list(overrides))
+        path.write_text(yaml.safe_dump(CAUSAL | content), encoding="utf-8")
+        return load_recipe(path, list(overrides), is_recorded=is_recorded)
 
     return load
 
 
-def test_a_key_of_another_task_may_be_null_and_is_not_recorded(load):
-    recipe = load(["--train_source", "null"])
+def test_the_record_has_only_keys_of_the_task_and_both_sides_have_the_size_of_the_text(load):
+    recipe = load("--train_source=null")
+    assert recipe.training.source_tokens_per_batch == recipe.training.target_tokens_per_batch == 300
     written = yaml.safe_load(recipe.to_yaml())
     assert "decoding" not in written and "train_source" not in written["data"] and written["model"] == {}
-    assert written["data"]["train_text"] == "train.txt" and written["evaluation"] == {
-        "tokens_per_batch": 4096
-    }
-
-
-def test_both_sides_have_the_size_of_the_text(load, tmp_path):
-    recipe = load()
-    assert recipe.training.source_tokens_per_batch == recipe.training.target_tokens_per_batch == 300
-    again = tmp_path / "again.yaml"
-    again.write_text(recipe.to_yaml(), encoding="utf-8")
-    assert load_recipe(again) == recipe
+    assert written["evaluation"] == {"tokens_per_batch": 4096}
+    assert load(**written) == recipe
+    # The records of version 0.2 have the size of a batch for both sides, and keys of other tasks.
+    written["training"] |= {"source_tokens_per_batch": 300, "target_tokens_per_batch": 300}
+    written["tokenizer"]["bpe_dropout"] = 0.0
+    assert load(is_recorded=True, **written) == recipe
+    with pytest.raises(
+        ValueError, match="^`tokenizer.bpe_dropout` belongs to `task: translation`, but is 0.0 in"
+    ):
+        load(**written)
 
 
 REFUSED = """
@@ -61,25 +61,10 @@ REFUSED = """
 @pytest.mark.parametrize(("words", "message"), rows(REFUSED))
 def test_keys_of_another_task_are_refused_by_name(load, words, message):
     with pytest.raises(ValueError) as error:
-        load(words.split())
+        load(*words.split())
     assert str(error.value).startswith(message)
 
 
 def test_the_language_must_be_given(load):
     with pytest.raises(ValueError, match="^`data.language` must be given, but is missing.$"):
         load(data={"train_text": "train.txt"})
-
-
-def test_a_record_with_the_sides_of_a_batch_is_read(load, tmp_path):
-    """The records of version 0.2 have the size of a batch for both sides, also for language models."""
-    recipe = load()
-    content = yaml.safe_load(recipe.to_yaml())
-    content["training"] |= {"source_tokens_per_batch": 300, "target_tokens_per_batch": 300}
-    content["tokenizer"]["bpe_dropout"] = 0.0
-    path = tmp_path / "record.yaml"
-    path.write_text(yaml.safe_dump(content), encoding="utf-8")
-    assert load_recipe(path, is_recorded=True) == recipe
-    with pytest.raises(
-        ValueError, match="^`tokenizer.bpe_dropout` belongs to `task: translation`, but is 0.0 in"
-    ):
-        load_recipe(path)

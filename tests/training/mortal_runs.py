@@ -137,6 +137,13 @@ class Life(NamedTuple):
         """Wait until all processes have joined their groups, because they would wait for a killed process."""
         self.store.wait([f"begun {rank}" for rank in range(len(self.processes))], PATIENCE)
 
+    def wait_for_slow(self, folder: Path) -> None:
+        """Wait until a process has called the function of `slow_at` or `stuck_at`."""
+        end = time.monotonic() + 2 * PATIENCE.total_seconds()
+        while not folder.with_suffix(".slow").exists():
+            assert time.monotonic() < end, self.said()
+            time.sleep(0.05)
+
     def wait(self, seconds: float = 2 * PATIENCE.total_seconds()) -> list[int]:
         """Return the exit codes; a killed process has the exit code -9."""
         end = time.monotonic() + seconds

@@ -1,10 +1,7 @@
 """Numbered checkpoints are complete or absent, damage is detected, and interruptions change nothing."""
 
-import errno
 import multiprocessing
 import os
-import re
-import resource
 import shutil
 import signal
 import time
@@ -15,7 +12,6 @@ from tiny_runs import DAMAGES, eval_steps, metrics, names, results, same, unfini
 from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.training.averaging import average_weights
-from vaswani_hf.training.callbacks import RunLogCallback
 from vaswani_hf.training.losses import DivergedRunError
 from vaswani_hf.training.run import InterruptedRunError
 
@@ -256,44 +252,6 @@ def test_the_best_checkpoint_survives_rotation(run):
 def test_the_best_of_the_saved_ones_is_taken_where_a_better_one_was_not_saved(run):
     folder = run("run", "--early_stopping_patience=9 --eval_steps=1 --learning_rate_factor=0")
     assert same(weights(folder), weights(folder / "checkpoint-4"))
-
-
-def test_a_full_disk_is_named_with_its_folder_and_the_run_goes_on_later(
-    run, train_command, finished, tmp_path, before_method
-):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before_method(5, lambda trainer: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1])))
-    try:
-        code, _, sentence = train_command()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    folder = tmp_path / "run"
-    assert code == 1
-    assert re.fullmatch(
-        rf"'{folder}' could not be written: .* \([\d,]+ MiB are free there\); make room and try again.",
-        sentence,
-    )
-    assert names(folder) == ["checkpoint-4"]
-    assert same(weights(run("run", "--resume=true")), weights(finished))
-
-
-@pytest.mark.parametrize(
-    ("number", "sentence"),
-    [
-        (errno.ENOSPC, "No space left on device .* make room and try again."),
-        (errno.EROFS, "Read-only file system; repair the disk, or give another folder."),
-    ],
-)
-def test_a_log_that_cannot_be_written_ends_the_run_with_its_folder(
-    train_command, tmp_path, monkeypatch, number, sentence
-):
-    def fail(self, row):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(RunLogCallback, "_write", fail)
-    code, _, said = train_command()
-    assert code == 1
-    assert re.fullmatch(rf"'{tmp_path}/run' could not be written: {sentence}", said)
 
 
 def test_a_longer_run_ends_as_if_it_had_been_asked_for_at_once(run, whole):

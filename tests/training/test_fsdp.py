@@ -1,6 +1,8 @@
 """Two processes that share every weight by FSDP2 train, save and continue as one process does."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +11,7 @@ import torch
 from factories import tiny_model, write_recipe
 from fsdp_worker import train_steps
 from sentences import refused
-from tiny_runs import metrics, results, torchrun, weights
+from tiny_runs import metrics, results, weights
 
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.optimization.section import EncoderDecoderTraining
@@ -32,7 +34,10 @@ OPTIONS = """
 
 
 def run_two(python: str, *arguments: str, **environment: str) -> None:
-    done = torchrun(python, WORKER, *arguments, **environment)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    environment = os.environ | {"PYTHONPATH": str(WORKER.parents[2])} | environment
+    command = [python, *launcher, str(WORKER), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -103,61 +108,52 @@ def zero(stage: int = 2, precision: str = "no", processes: int = 2) -> SimpleNam
     return SimpleNamespace(state=state, mixed_precision=precision, num_processes=processes)
 
 
+BF16 = (
+    "The precision must be float32 with DeepSpeed, but is bf16; set `training.bf16` to false, or use FSDP2, "
+    "because DeepSpeed would also keep the weights in bf16."
+)
+PROCESSES = (
+    "'{}' was saved by 2 processes with DeepSpeed, but 3 are to resume it; start as many processes as before."
+)
+WITHOUT_FSDP = "'{}' was saved without FSDP; resume it without FSDP, not with it."
+
+
 @pytest.mark.parametrize(
-    ("accelerator", "has_checkpoint", "fields", "sentence"),
+    ("accelerator", "has_checkpoint", "sentence"),
     [
         (
             zero(stage=3),
             True,
-            {},
             "`zero_stage` must be at most 2, but is 3; to shard the weights too, use FSDP2.",
         ),
-        (
-            zero(precision="bf16"),
-            True,
-            {},
-            "The precision must be float32 with DeepSpeed, but is bf16; set `training.bf16` to false, or use FSDP2, "
-            "because DeepSpeed would also keep the weights in bf16.",
-        ),
-        (
-            zero(processes=3),
-            True,
-            {},
-            "'{}' was saved by 2 processes with DeepSpeed, but 3 are to resume it; start as many processes as before.",
-        ),
-        (
-            zero(),
-            False,
-            {"r_drop_alpha": 2.0},
-            "`training.r_drop_alpha` must be 0.0 with DeepSpeed, but is 2.0.",
-        ),
-        (sharded(1), False, {}, "`--fsdp_version` must be 2, but is 1."),
-        (
-            sharded(2),
-            False,
-            {"torch_compile": True},
-            "`training.torch_compile` must be false with FSDP, but is True.",
-        ),
-        (sharded(2), False, {"ema_decay": 0.9}, "`training.ema_decay` must be null with FSDP, but is 0.9."),
-        (
-            sharded(2),
-            False,
-            {"optimizer": "muon"},
-            "`training.optimizer` must be adam or adamw with FSDP, but is muon.",
-        ),
-        (sharded(2), True, {}, "'{}' was saved without FSDP; resume it without FSDP, not with it."),
+        (zero(precision="bf16"), True, BF16),
+        (zero(processes=3), True, PROCESSES),
+        (sharded(1), False, "`--fsdp_version` must be 2, but is 1."),
+        (sharded(2), True, WITHOUT_FSDP),
     ],
 )
-def test_unsupported_options_of_sharded_training_are_refused_by_name(
-    tmp_path, accelerator, has_checkpoint, fields, sentence
-):
+def test_unsupported_sharding_is_refused(tmp_path, accelerator, has_checkpoint, sentence):
     (tmp_path / "latest").touch()
     (tmp_path / "global_step5").mkdir()
     for rank in range(2):
         (tmp_path / "global_step5" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
     prepare_sharding(zero(), tmp_path, EncoderDecoderTraining())
     with refused(sentence.format(tmp_path)):
-        prepare_sharding(accelerator, tmp_path if has_checkpoint else None, EncoderDecoderTraining(**fields))
+        prepare_sharding(accelerator, tmp_path if has_checkpoint else None, EncoderDecoderTraining())
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "key", "value", "sentence"),
+    [
+        (zero(), "r_drop_alpha", 2.0, "must be 0.0 with DeepSpeed, but is 2.0."),
+        (sharded(2), "torch_compile", True, "must be false with FSDP, but is True."),
+        (sharded(2), "ema_decay", 0.9, "must be null with FSDP, but is 0.9."),
+        (sharded(2), "optimizer", "muon", "must be adam or adamw with FSDP, but is muon."),
+    ],
+)
+def test_unsupported_options_of_sharded_training_are_refused_by_name(accelerator, key, value, sentence):
+    with refused(f"`training.{key}` {sentence}"):
+        prepare_sharding(accelerator, None, EncoderDecoderTraining(**{key: value}))
 
 
 def test_a_sharded_checkpoint_needs_sharding_and_a_cpu_says_that_it_does_not_shard(

@@ -58,14 +58,6 @@ def pushing(hub, repo_id):
     return make
 
 
-@pytest.fixture
-def research_only(copied):
-    """A finished run whose training data is for research only."""
-    recipe = (copied / "recipe.yaml").read_text()
-    (copied / "recipe.yaml").write_text(recipe.replace("license: null", "license: research-only", 1))
-    return copied
-
-
 def by_folder(files):
     folders: dict[str, set] = {}
     for name in files:
@@ -110,10 +102,14 @@ def test_a_run_goes_on_on_another_machine(repo_id, recipe, pushing, strategy, st
     train(recipe("there", **pushing(strategy, max_steps=4, resume="true", **keys)))
     assert f"of {repo_id}, step 2" in capsys.readouterr().out
     assert same(*(weights(tmp_path / folder) for folder in ("whole", "there")))
-    logs = []
-    for folder in ("whole", "there"):
-        rows = [row for row in metrics(tmp_path / folder) if "loss" in row]
-        logs.append([(row["step"], row["loss"], row["target_tokens"]) for row in rows])
+    logs = [
+        [
+            (row["step"], row["loss"], row["target_tokens"])
+            for row in metrics(tmp_path / folder)
+            if "loss" in row
+        ]
+        for folder in ("whole", "there")
+    ]
     assert logs[0] == logs[1]
 
 
@@ -211,11 +207,11 @@ def test_a_pipeline_with_other_weights_has_no_claim_to_the_scores(hub, repo_id, 
     assert b"BLEU" not in files["README.md"]
 
 
-def test_a_pipeline_has_the_terms_of_its_run(hub, repo_id, research_only):
-    (research_only / "README.md").write_text(
-        "---\nlicense: other\nlicense_name: research-only\n---\nBy hand.\n"
-    )
-    translator = pipeline("translation", model=str(research_only))
+def test_a_pipeline_has_the_terms_of_its_run(hub, repo_id, copied):
+    recipe = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(recipe.replace("license: null", "license: research-only", 1))
+    (copied / "README.md").write_text("---\nlicense: other\nlicense_name: research-only\n---\nBy hand.\n")
+    translator = pipeline("translation", model=str(copied))
     shards = {"max_shard_size": "20KB"}
     with pytest.raises(HubError, match="^`license` must be research-only or left out, but"):
         translator.push_to_hub(repo_id, license="apache-2.0", **shards)

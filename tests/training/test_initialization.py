@@ -171,7 +171,6 @@ ERRORS = """
 --init_from=BASE --vocab_size=300 | `tokenizer.vocab_size` is 300, but the tokenizers of 'BASE' ... have 280; leave `tokenizer.vocab_size` out, or
 --init_from=BASE --frozen=encodr | `training.frozen` must name parts of the model, but has 'encodr'; the nearest part is 'encoder'.
 --init_from=BASE --frozen=encoder,decoder,shared | `training.frozen` must not name all weights of the model, but is ['encoder', 'decoder',
---keep=false | `tokenizer.keep: false` needs `model.init_from`, but the recipe has none; leave `tokenizer.keep` out.
 --init_from=BERT | bert
 --init_from=BASE --both_directions=true | `data.both_directions: true` needs the tag >>en<< in the vocabulary, but the tokenizers of 'BASE' ... do not have it; train new tokenizers with `tokenizer.keep: false`.
 """

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -40,47 +41,36 @@ def write_text_recipe(folder, task):
     path = folder / f"{task}.yaml"
     if task not in CLASSES:
         return write_recipe(path)
-    shape = {"layers": 1, "attention_heads": 2, "ffn_dim": 16}
     changes = {
         "tokenizer.vocab_size": 300,
         "training.text_tokens_per_batch": 1500,
         "training.source_tokens_per_batch": None,
         "training.target_tokens_per_batch": None,
     }
+    shape = {"layers": 1, "attention_heads": 2, "ffn_dim": 16}
+    model = {f"{STACKS[task]}_{name}": size for name, size in shape.items()}
+    data = {"language": "en", "corpus": "numbers", "numbers_train_size": 300, "max_length": 100}
     return write_recipe(
-        path,
-        changes,
-        task=task,
-        data={"language": "en", "corpus": "numbers", "numbers_train_size": 300, "max_length": 100},
-        model={"d_model": 16, "dropout": 0.1}
-        | {f"{STACKS[task]}_{name}": size for name, size in shape.items()},
-        decoding=None,
+        path, changes, task=task, data=data, model=model | {"d_model": 16, "dropout": 0.1}, decoding=None
     )
+
+
+def train_task(folder, task, name="run", options=""):
+    """Train the recipe of a task with these options in a folder of this name, and give the folder."""
+    words = [f"--output_dir={folder / name}", *options.split()]
+    train(load_recipe(write_text_recipe(folder, task), words))
+    return folder / name
 
 
 @pytest.fixture
 def run_task(tmp_path):
-    """Train the recipe of a task with these options in a folder of this name, and give the folder."""
-
-    def run(task, name, options=""):
-        path = write_text_recipe(tmp_path, task)
-        train(load_recipe(path, [f"--output_dir={tmp_path / name}", *options.split()]))
-        return tmp_path / name
-
-    return run
+    return partial(train_task, tmp_path)
 
 
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory):
+@pytest.fixture(scope="module")
+def trained(small_held_out, tmp_path_factory):
     """The folder of a finished run of each task."""
-    folders = {}
-    for task in CLASSES:
-        folder = tmp_path_factory.mktemp(task)
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 20)
-            train(load_recipe(write_text_recipe(folder, task), [f"--output_dir={folder / 'run'}"]))
-        folders[task] = folder / "run"
-    return folders
+    return {task: train_task(tmp_path_factory.mktemp(task), task) for task in CLASSES}
 
 
 @tasks

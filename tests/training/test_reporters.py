@@ -39,11 +39,10 @@ def test_the_settings_of_trackio_are_passed_to_transformers(finished):
 
 def test_a_version_of_transformers_without_a_setting_of_trackio(finished, monkeypatch):
     training = load_recipe(finished / "recipe.yaml").training
+    publishing = PublishingSettings(project="words")
     monkeypatch.setattr("vaswani_hf.training.trainer.dataclasses.fields", lambda kind: [])
     with pytest.raises(ValueError, match="^`publishing.project` needs a newer version of transformers than "):
-        training_arguments(
-            training, "out", 1, validates=False, publishing=PublishingSettings(project="words")
-        )
+        training_arguments(training, "out", 1, validates=False, publishing=publishing)
 
 
 def test_settings_of_trackio_without_trackio(run):
@@ -54,18 +53,17 @@ def test_settings_of_trackio_without_trackio(run):
         run("run", "--project=words --trackio_space_id=alice/log")
 
 
-def test_the_tags_that_a_reporter_adds_are_on_the_card_of_a_resumed_run_too(run, monkeypatch, tmp_path):
+def test_the_tags_that_a_reporter_adds_are_on_the_card_of_a_resumed_run_too(run, monkeypatch):
     add_callbacks = run_module.add_callbacks
 
     def add_reporter(trainer, publishing):
         add_callbacks(trainer, publishing)
         trainer.add_callback(Reporter())
 
-    monkeypatch.setattr(run_module, "add_callbacks", add_reporter)
-    folder = run("run", "")
-    monkeypatch.undo()
-    for options in ("", "--resume=true --num_beams=1"):
-        if options:
-            run("run", options)
-        card = model_card(folder, "alice/words")
-        assert card.data.tags[-2:] == ["trackio", "trackio:https://huggingface.co/spaces/alice/log"]
+    with monkeypatch.context() as patched:
+        patched.setattr(run_module, "add_callbacks", add_reporter)
+        folder = run("run")
+    tags = ["trackio", "trackio:https://huggingface.co/spaces/alice/log"]
+    assert model_card(folder, "alice/words").data.tags[-2:] == tags
+    run("run", "--resume=true --num_beams=1")
+    assert model_card(folder, "alice/words").data.tags[-2:] == tags

@@ -10,11 +10,13 @@ import subprocess
 import time
 
 import pytest
+import torch
 from factories import write_recipe
-from mortal_runs import PATIENCE, fail_at, live, slow_at, stuck_at
+from mortal_runs import Moment, fail_at, live, slow_at, stuck_at
 from test_killed import assert_same_run
-from tiny_runs import names
+from tiny_runs import names, same, weights
 
+from vaswani_hf.training import batches
 from vaswani_hf.training.processes import Processes
 from vaswani_hf.training.stopping import GracefulShutdown
 
@@ -37,9 +39,16 @@ def ended(life):
 
 
 CORPUS = ("vaswani_hf.training.run", "_load_corpus")
-VALIDATION = ("vaswani_hf.training.validation", "negative_log_likelihood")
-BLEU = ("vaswani_hf.training.validation:Validation", "_outputs")
-SCORES = ("vaswani_hf.tasks.translation", "translate_and_measure")
+# Places of a run, and the checkpoints that the run has saved before each place.
+PLACES = {
+    "data": (CORPUS, []),
+    "validation": (("vaswani_hf.training.validation", "negative_log_likelihood"), ["checkpoint-4"]),
+    "bleu": (("vaswani_hf.training.validation:Validation", "_outputs"), ["checkpoint-4"]),
+    "scores": (
+        ("vaswani_hf.tasks.translation", "translate_and_measure"),
+        ["checkpoint-4", "checkpoint-6"],
+    ),
+}
 KEYS = "--validation_bleu=true --save_steps=4 --average_checkpoints=2 --max_steps=6".split()
 
 
@@ -47,32 +56,25 @@ def interrupted(recipe, folder, moment, rank, processes):
     """Send a signal to this process; return the output of all processes."""
     keys = (*KEYS, f"--gradient_accumulation_steps={2 // processes}")
     life = live(recipe, folder, *keys, processes=processes, moment=moment)
-    slow = folder.with_name(f"{folder.name}.slow")
-    end = time.monotonic() + 2 * PATIENCE.total_seconds()
-    while not slow.exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert slow.exists(), life.said()
+    life.wait_for_slow(folder)
     time.sleep(0.2)
     os.kill(life.processes[rank].pid, signal.SIGTERM)
     return ended(life)
 
 
-PLACES = {
-    "data": (CORPUS, []),
-    "validation": (VALIDATION, ["checkpoint-4"]),
-    "bleu": (BLEU, ["checkpoint-4"]),
-    "scores": (SCORES, ["checkpoint-4", "checkpoint-6"]),
-}
 # The rank of the process that gets the signal, and the number of processes.
 RANKS = [(0, 1), (0, 2), (1, 2)]
 FAST = [("data", 0, 1), ("scores", 0, 1), ("bleu", 1, 2)]
-CASES = [(place, *rank) for place in PLACES for rank in RANKS]
 SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
     ("place", "rank", "processes"),
-    [pytest.param(*case, marks=[] if case in FAST else SLOW) for case in CASES],
+    [
+        pytest.param(place, *rank, marks=[] if (place, *rank) in FAST else SLOW)
+        for place in PLACES
+        for rank in RANKS
+    ],
 )
 def test_a_signal_ends_all_processes_and_the_run_goes_on_later(recipe, tmp_path, place, rank, processes):
     folder, (function, saved) = tmp_path / "run", PLACES[place]
@@ -84,6 +86,32 @@ def test_a_signal_ends_all_processes_and_the_run_goes_on_later(recipe, tmp_path,
         for one in (whole, folder):
             assert live(recipe, one, *KEYS).wait() == [0]
         assert_same_run(folder, whole)
+
+
+def cut_batches(folder):
+    """Compute batches in parts; the second of two processes gets a signal in its fifth step."""
+    batches.MAX_PART_SIZE = 300 * 16
+    if os.environ.get("RANK") == "1":
+        fail_at(1, 5, signal.SIGTERM).arrange(folder)
+
+
+@SLOW
+def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(recipe, tmp_path):
+    """A step of two batches gives equal results with two processes and with one process that accumulates."""
+    # Use a large epsilon, because Adam would amplify rounding errors of gradients near 0.
+    exact = "--model.dropout=0.3 --label_smoothing=0 --learning_rate_factor=0.02 --adam_epsilon=1e-4".split()
+    part, whole = tmp_path / "part", tmp_path / "whole"
+    in_parts = Moment(None, cut_batches)
+    said = ended(live(recipe, part, *exact, "--gradient_accumulation_steps=1", processes=2, moment=in_parts))
+    # The first process prints the message after the second process has forwarded the signal.
+    assert said.count("SIGTERM: saving a checkpoint") == 1
+    assert "Interrupted after step 5, which is saved in" in said
+    assert names(part) == ["checkpoint-4", "checkpoint-5"]
+    for folder in (part, whole):
+        assert live(recipe, folder, *exact, moment=in_parts).wait() == [0]
+    for name, tensor in weights(whole).items():
+        torch.testing.assert_close(weights(part)[name], tensor, rtol=0, atol=1e-5)
+    assert not same(weights(whole), weights(whole / "checkpoint-4"))
 
 
 @pytest.mark.parametrize(("rank", "processes"), [(0, 1), pytest.param(1, 2, marks=SLOW)])
@@ -147,67 +175,52 @@ def test_a_signal_that_is_ignored_stays_ignored():
     assert stop.received == signal.SIGTERM
 
 
+class Group:
+    """A group of this process and of another process, which may be on another machine."""
+
+    is_first = True
+
+    def __init__(self, pid, machine=None):
+        self.pid = pid
+        self.machine = machine
+        self.handlers = []
+
+    def gather(self, item):
+        self.handlers.append(signal.getsignal(signal.SIGTERM))
+        return [item, item and (self.machine or item[0], self.pid)]
+
+
 def test_processes_have_their_handlers_before_a_signal_is_passed_on():
-    handlers = []
-
-    class Group:
-        is_first = True
-
-        def gather(self, item):
-            handlers.append(signal.getsignal(signal.SIGTERM))
-            return [item]
-
-    before = signal.getsignal(signal.SIGTERM)
-    with GracefulShutdown().listening(Group()):
+    before, group = signal.getsignal(signal.SIGTERM), Group(os.getpid())
+    with GracefulShutdown().listening(group):
         inside = signal.getsignal(signal.SIGTERM)
     assert before != inside
-    assert handlers == [before, inside]
+    assert group.handlers == [before, inside]
 
 
 def test_a_signal_that_is_passed_on_late_ends_no_process(monkeypatch):
-    class Pair:
-        """A group of this process and a child."""
-
-        is_first = True
-
-        def gather(self, item):
-            return [item, item and (item[0], child.pid)]
-
     later = []
     before = signal.signal(signal.SIGTERM, lambda *_: later.append("signal"))
     try:
-        with subprocess.Popen(["sleep", "120"]) as child, GracefulShutdown().listening(Pair()):
+        with subprocess.Popen(["sleep", "120"]) as child, GracefulShutdown().listening(Group(child.pid)):
             signal.raise_signal(signal.SIGTERM)
-        monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", 10_000)
-        signal.raise_signal(signal.SIGTERM)
-        assert later == []
-        # The next signal has its earlier effect.
-        monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", -1)
-        signal.raise_signal(signal.SIGTERM)
-        assert later == ["signal"]
+        # The first number makes all signals one signal. With the second number, the next signal has its
+        # earlier effect.
+        for seconds, effect in ((10_000, []), (-1, ["signal"])):
+            monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", seconds)
+            signal.raise_signal(signal.SIGTERM)
+            assert later == effect
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
-    class Two:
-        """A group of this process and one of another machine with the process number of a child."""
-
-        is_first = True
-
-        def __init__(self, place):
-            self.place = place
-
-        def gather(self, here):
-            if here is None:
-                return [None, None]
-            return [here, (self.place or here[0], child.pid)]
-
-    for place in (socket.gethostname(), None):
-        # A fork of this process, which has threads, may hang before it can be ended.
-        with subprocess.Popen(["sleep", "120"]) as child:
-            with GracefulShutdown().listening(Two(place)):
-                os.kill(os.getpid(), signal.SIGTERM)
-                with pytest.raises(subprocess.TimeoutExpired) if place else contextlib.nullcontext():
-                    assert child.wait(0.5 if place else 60) == -signal.SIGTERM
-            child.kill()
+@pytest.mark.parametrize(("machine", "code"), [(socket.gethostname(), None), (None, -signal.SIGTERM)])
+def test_a_signal_is_passed_on_to_processes_of_this_machine_alone(machine, code):
+    # A fork of this process, which has threads, may hang before it can be ended.
+    with subprocess.Popen(["sleep", "120"]) as child:
+        with GracefulShutdown().listening(Group(child.pid, machine)):
+            os.kill(os.getpid(), signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(60 if code else 0.5)
+        assert child.poll() == code
+        child.kill()

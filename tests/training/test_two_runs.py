@@ -3,11 +3,10 @@ killed.
 """
 
 import re
-import time
 
 import pytest
 from factories import files_in
-from mortal_runs import PATIENCE, live, slow_at
+from mortal_runs import live, slow_at
 from tiny_runs import same, weights
 
 from vaswani_hf.checkpoint.locks import InUseError
@@ -15,13 +14,6 @@ from vaswani_hf.training.callbacks import RunLogCallback
 from vaswani_hf.training.run import finish_run
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
-
-
-def wait_for(path):
-    end = time.monotonic() + PATIENCE.total_seconds()
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert path.exists()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +27,7 @@ def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on_when_it_was_k
         options.append("--dataloader_num_workers=1")
     moment = slow_at("vaswani_hf.training.run", stage)
     first = live(run.recipe, folder, *options, processes=processes, moment=moment)
-    wait_for(folder.with_suffix(".slow"))
+    first.wait_for_slow(folder)
     before = files_in(folder)
     # Use another seed, because another seed would give other weights.
     other = live(run.recipe, tmp_path / "run" / ".." / "run", *options, "--seed=2", processes=processes)

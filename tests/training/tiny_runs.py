@@ -3,15 +3,11 @@
 import json
 import os
 import random
-import subprocess
-from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-
-ROOT = Path(__file__).parents[2]
 
 
 def weights(folder):
@@ -67,21 +63,6 @@ def write_pairs(path, pairs, source="en", target="de"):
     rows = [{source: pair["source"], target: pair["target"]} for pair in pairs]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def torchrun(python, *words, **environment):
-    """Start `torchrun` with two processes of a script, and return the finished launcher."""
-    command = [
-        python,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        *map(str, words),
-    ]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def _flip(path):
