@@ -1,5 +1,6 @@
 """Fixtures: a page in headless Chromium without a network, and small models whose beams differ."""
 
+import functools
 import shutil
 
 import pytest
@@ -90,8 +91,19 @@ def word_checkpoint(word_translator, tmp_path_factory) -> str:
     return str(save_checkpoint(folder, word_translator.model, word_translator.source_tokenizer))
 
 
+@functools.cache
+def _other_translator(kind: str) -> BaseTranslator:
+    tokenizer = tiny_tokenizer(TEXTS, 295)
+    return BaseTranslator(other_model(kind, tokenizer), tokenizer, tokenizer)
+
+
 @pytest.fixture(scope="session", params=OTHER_KINDS)
 def other_translator(request) -> BaseTranslator:
     """A translator with a tiny model of another class of transformers."""
-    tokenizer = tiny_tokenizer(TEXTS, 295)
-    return BaseTranslator(other_model(request.param, tokenizer), tokenizer, tokenizer)
+    return _other_translator(request.param)
+
+
+@pytest.fixture(scope="session", params=["vaswani", *OTHER_KINDS])
+def any_translator(request, word_translator) -> BaseTranslator:
+    """A translator with a model of this package, or of another class of transformers."""
+    return word_translator if request.param == "vaswani" else _other_translator(request.param)

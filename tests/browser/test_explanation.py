@@ -27,18 +27,19 @@ SEARCHES = {
 }
 
 
-def path_to(record, node: int) -> list[int]:
-    """The tokens of a hypothesis of a record."""
+def path_to(record, node: int) -> list:
+    """The nodes of a hypothesis of a record, without the root."""
     path = []
     while node > 0:
-        path.append(record.nodes[node].token)
+        path.append(record.nodes[node])
         node = record.nodes[node].parent
     return path[::-1]
 
 
 def results_of(record) -> list[tuple[list[int], float]]:
     """The tokens and the scores of the results of a recorded search."""
-    return [(path_to(record, one.node), one.score) for one in record.finished[: record.num_beams]]
+    best = record.finished[: record.num_beams]
+    return [([node.token for node in path_to(record, one.node)], one.score) for one in best]
 
 
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
@@ -107,21 +108,16 @@ def test_the_fate_of_each_node(word_translator):
 def test_the_normalizers_give_log_probabilities_at_other_temperatures(word_translator):
     explanation = explain(word_translator, TEXT, num_beams=2)
     record = explanation.search
-    tokens, _ = results_of(record)[0]
     inputs = word_translator.source_tokenizer([TEXT], return_tensors="pt")
     decoder_input_ids = torch.tensor([[token.id for token in explanation.decoder_input.tokens]])
     with torch.inference_mode():
         logits = word_translator.model(**inputs, decoder_input_ids=decoder_input_ids).logits[0].double()
-    node = record.finished[0].node
-    path = []
-    while node > 0:
-        path.append(record.nodes[node])
-        node = record.nodes[node].parent
+    path = path_to(record, record.finished[0].node)
     for number, temperature in enumerate(TEMPERATURES):
         log_probs = (logits / temperature).log_softmax(dim=-1)
-        for position, node in enumerate(path[::-1]):
+        for position, node in enumerate(path):
             parent = record.nodes[node.parent]
-            expected = log_probs[position, tokens[position]].item()
+            expected = log_probs[position, node.token].item()
             # The search excludes the padding token after the softmax.
             assert node.log_prob / temperature - parent.normalizers[number] == pytest.approx(
                 expected, abs=2e-3
@@ -129,24 +125,16 @@ def test_the_normalizers_give_log_probabilities_at_other_temperatures(word_trans
 
 
 @pytest.mark.parametrize("target", [None, "eins fünf"])
-def test_the_attention_equals_output_attentions(word_translator, target):
-    check_attention(word_translator, explain(word_translator, TEXT, target, num_beams=2))
-
-
-def test_the_attention_of_another_model_equals_output_attentions(other_translator):
-    check_attention(other_translator, explain(other_translator, TEXT, num_beams=2, max_new_tokens=8))
-
-
-def check_attention(translator, explanation) -> None:
-    """Compare the weights and the tokens of an explanation with a pass of the model."""
+def test_the_attention_equals_output_attentions(any_translator, target):
+    explanation = explain(any_translator, TEXT, target, num_beams=2, max_new_tokens=8)
     target = [token.id for token in explanation.target.tokens]
-    start = translator.model.generation_config.decoder_start_token_id
+    start = any_translator.model.generation_config.decoder_start_token_id
     decoder_input = [start, *target[:-1]]
     assert [token.id for token in explanation.decoder_input.tokens] == decoder_input
-    inputs = translator.source_tokenizer([TEXT], return_tensors="pt")
+    inputs = any_translator.source_tokenizer([TEXT], return_tensors="pt")
     assert [token.id for token in explanation.source.tokens] == inputs["input_ids"][0].tolist()
     with torch.inference_mode():
-        outputs = translator.model(
+        outputs = any_translator.model(
             **inputs, decoder_input_ids=torch.tensor([decoder_input]), output_attentions=True
         )
     for kind in KINDS:
@@ -194,17 +182,8 @@ def best_continuation(translator, begins: list[int]) -> tuple[str, float]:
     return tokenizer.decode(sequence[0], skip_special_tokens=True), log_probs.mean().item()
 
 
-def test_a_runner_up_is_the_best_translation_with_its_beginning(word_translator):
-    check_runners_up(word_translator)
-
-
-def test_a_runner_up_of_another_model_is_the_best_translation_with_its_beginning(other_translator):
-    check_runners_up(other_translator)
-
-
-def check_runners_up(translator) -> None:
-    """Compare the runners-up of all words with independent searches."""
-    explanation = explain(translator, TEXT, num_beams=3, max_new_tokens=12)
+def test_a_runner_up_is_the_best_translation_with_its_beginning(any_translator):
+    explanation = explain(any_translator, TEXT, num_beams=3, max_new_tokens=12)
     checked = 0
     for word, choice in zip(explanation.target.words, explanation.words, strict=True):
         assert len({other.text for other in choice.runners_up} | {word.text}) == len(choice.runners_up) + 1
@@ -212,7 +191,7 @@ def check_runners_up(translator) -> None:
             assert word.start <= other.position < word.stop
             assert 0.001 <= other.probability < 1
             begins = [token.id for token in explanation.target.tokens[: other.position]] + [other.token]
-            text, score = best_continuation(translator, begins)
+            text, score = best_continuation(any_translator, begins)
             assert other.translation == text
             assert other.score == pytest.approx(score, abs=1e-4)
             checked += 1
@@ -295,16 +274,8 @@ def test_a_coverage_is_recorded_where_the_search_counts_coverage(word_translator
     record = explain(word_translator, TEXT, num_beams=2, coverage_penalty=0.3).search
     result = record.finished[0]
     node = record.nodes[result.node]
-    log_prob = sum_of_path(record, result.node)
+    log_prob = sum(one.log_prob for one in path_to(record, result.node))
     coverage = record.nodes[node.parent].coverage
     assert result.score == pytest.approx(log_prob / node.step + 0.3 * coverage, abs=1e-5)
     assert coverage <= coverage_score(torch.ones(3), None).item()
     assert math.isfinite(coverage)
-
-
-def sum_of_path(record, node: int) -> float:
-    total = 0.0
-    while node > 0:
-        total += record.nodes[node].log_prob
-        node = record.nodes[node].parent
-    return total

@@ -1,34 +1,19 @@
 """Batches keep their budgets, are evenly full, contain every pair once, and are padded for the model."""
 
-import gzip
-import os
-import random
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
-from factories import tiny_tokenizer
 from sentences import refused
 
 from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler, cut_into_batches, cut_into_parts
 from vaswani_hf.data.bpe_dropout import BpeDropout
-from vaswani_hf.data.encoding import prepare_pairs
 from vaswani_hf.tasks.language_modeling import CausalCollator
 
-DATA = Path(os.environ.get("VASWANI_DATA", Path(__file__).parents[3] / "shared" / "data"))
 COUNT = 1000
 SOURCE_TOKENS, TARGET_TOKENS = 90, 70
-
-
-@pytest.fixture(scope="module")
-def lengths() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    source = rng.integers(2, 30, COUNT)
-    return source, np.clip(source + rng.integers(-4, 5, COUNT), 1, 40)
 
 
 def sampler(lengths, *, seed: int = 3, epoch: int = 0) -> TokenBudgetSampler:
@@ -96,14 +81,6 @@ def test_no_batch_is_a_crumb():
     # There are eleven batches of up to ten pairs; ten full batches would leave one pair for the last batch.
     alike = cut_into_batches(np.full(101, 10), np.full(101, 8), 100, 100)
     assert [len(batch) for batch in alike] == [9] * 9 + [10] * 2
-    rng = np.random.default_rng(4)
-    source = np.clip(rng.gamma(3, 4, 5000).astype(int), 1, 60)
-    target = np.clip(source + rng.integers(-3, 4, 5000), 1, 60)
-    for count in range(4000, 5000, 200):
-        pairs, budgets = (source[:count], target[:count]), (900, 1300)
-        batches = cut_into_batches(*pairs, *budgets)
-        assert len(batches) == greedy(batches, pairs, budgets)
-        assert min(filled(batches, pairs, budgets)) > 0.5
 
 
 def test_an_epoch_holds_every_pair_once_and_epochs_differ(lengths):
@@ -145,23 +122,6 @@ def test_a_pair_beyond_a_budget_is_an_error(side, source, target, longest):
         TokenBudgetSampler(np.array([3, source]), np.array([2, target]), 10, 10, seed=1)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "multi30k").is_dir(), reason=f"there is no corpus at {DATA}")
-def test_most_positions_of_real_batches_are_tokens():
-    sides = []
-    for language in ("en", "de"):
-        text = gzip.decompress((DATA / "multi30k" / f"train.{language}.gz").read_bytes()).decode()
-        sides.append([line.strip() for line in text.rstrip("\n").split("\n")])
-    # Training on all sentences would take most of the time and change little.
-    encode = tiny_tokenizer([*sides[0][::5], *sides[1][::5]], 10_000).backend_tokenizer.encode_batch_fast
-    lengths = [np.array([len(encoding) for encoding in encode(side)]) for side in sides]
-    batches = list(TokenBudgetSampler(*lengths, 4096, 4096, seed=1))
-    positions = [sum(len(batch) * side[batch].max() for batch in batches) for side in lengths]
-    assert sum(map(np.sum, lengths)) / sum(positions) >= 0.95
-    assert lengths[0].sum() / positions[0] >= 0.90
-    assert lengths[1].sum() / positions[1] >= 0.98
-
-
 def test_a_batch_by_hand():
     batch = PairCollator(1)([{"input_ids": [5, 6, 2], "labels": [2]}, {"input_ids": [2], "labels": [7, 2]}])
     assert {name: tensor.tolist() for name, tensor in batch.items()} == {
@@ -199,18 +159,6 @@ def test_the_labels_of_a_part_of_texts_have_the_length_of_the_texts():
     assert [part["labels"].tolist() for part in parts] == [[[-100, *ids[1:]]] for ids in texts]
 
 
-@pytest.fixture(scope="module")
-def prepared():
-    """Prepared pairs with text, with their tokenizer."""
-    rng = random.Random(0)
-    words = ["cat", "house", "lower", "newest", "the", "on"]
-    sides = [[" ".join(rng.choices(words, k=rng.randrange(1, 9))) for _ in range(60)] for _ in range(2)]
-    tokenizer = tiny_tokenizer([*sides[0], *sides[1]], 300)
-    raw = Dataset.from_dict(dict(zip(("source", "target"), sides, strict=True)))
-    pairs, _ = prepare_pairs(raw, tokenizer, tokenizer, max_length=50, max_length_ratio=None, keep_text=True)
-    return pairs, tokenizer
-
-
 def dropout_collator(tokenizer, rates, *, seed: int = 1) -> PairCollator:
     source_rate, target_rate = rates
     dropouts = (BpeDropout(tokenizer, source_rate), BpeDropout(tokenizer, target_rate))
@@ -222,8 +170,8 @@ def ids_of(batch: dict[str, torch.Tensor], row: int) -> tuple[list[int], list[in
     return source.tolist(), batch["labels"][row][batch["labels"][row] != -100].tolist()
 
 
-def test_dropout_is_that_of_seed_epoch_and_pair(prepared):
-    pairs, tokenizer = prepared
+def test_dropout_is_that_of_seed_epoch_and_pair(short_pairs):
+    pairs, tokenizer = short_pairs
     rows = [{**pairs[number], "epoch": 2} for number in (3, 40, 7)]
     collator = dropout_collator(tokenizer, (0.5, 0.5))
     batch = collator(rows)
@@ -239,8 +187,8 @@ def test_dropout_is_that_of_seed_epoch_and_pair(prepared):
     assert ids_of(twins, 0) != ids_of(twins, 1)
 
 
-def test_each_side_has_its_own_dropout(prepared):
-    pairs, tokenizer = prepared
+def test_each_side_has_its_own_dropout(short_pairs):
+    pairs, tokenizer = short_pairs
     batch = dropout_collator(tokenizer, (0.0, 1.0))([{**pairs[0], "epoch": 0}])
     source, target = ids_of(batch, 0)
     assert source == pairs[0]["input_ids"]

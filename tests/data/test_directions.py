@@ -61,18 +61,12 @@ def test_texts_with_tags_are_encoded_word_by_word_as_by_the_tokenizer(tokenizer,
         f"{TAG}x",
         f"x{TAG}",
         f"{TAG}{TAG}",
-        ">>EN<<",
-        "house",
-        "Größe",
-        "</s>",
-        "'s",
+        *">>EN<< house Größe </s> 's".split(),
         "\x1c",
         "a\u00a0b",
     ]
-    texts = [
-        rng.choice([" ", " ", "  "]).join(rng.choices(parts, k=rng.randrange(1, 6))).strip()
-        for _ in range(800)
-    ]
+    choices = [rng.choices(parts, k=rng.randrange(1, 6)) for _ in range(800)]
+    texts = [rng.choice([" ", "  "]).join(chosen).strip() for chosen in choices]
     encoder = TextEncoder(serialize_tokenizer(tokenizer))
     assert encoder(pyarrow.array(texts)).to_pylist() == [tokenizer(text).input_ids for text in texts]
     # The encoder encodes texts with a tag word by word, and does not pass whole texts to the tokenizer.
@@ -96,28 +90,18 @@ def test_dropout_leaves_tags_whole(tokenizer):
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_each_pair_is_encoded_as_it_is_and_turned_round(tokenizer, streaming):
-    """Compare the pairs with encodings of the tokenizer, pair by pair."""
-    tag_id, kept, report = tags_of(tokenizer)[TAG], [], CorpusReport()
-    max_length = len(tokenizer(PAIRS[-1][1]).input_ids)
-    for one, other in PAIRS:
-        for source, target, before in ((one, other, []), (other, one, [tag_id])):
-            source_ids, target_ids = (
-                before + tokenizer(source.strip()).input_ids,
-                tokenizer(target.strip()).input_ids,
-            )
-            is_empty = not (source.strip() and target.strip())
-            is_long = max(len(source_ids), len(target_ids)) > max_length
-            report.empty, report.too_long = (
-                report.empty + is_empty,
-                report.too_long + (is_long and not is_empty),
-            )
-            if not is_empty and not is_long:
-                kept.append((source_ids, target_ids))
-    report.kept = len(kept)
+    def ids(text):
+        return tokenizer(text.strip()).input_ids
+
+    tag_id = tags_of(tokenizer)[TAG]
+    both = [(tag + ids(a), ids(b)) for pair in PAIRS for tag, (a, b) in (([], pair), ([tag_id], pair[::-1]))]
+    # Rows 4 to 7 have an empty side. The last row is too long only because of the tag.
+    kept = both[:4] + both[8:11]
+    max_length = len(ids(PAIRS[-1][1]))
     raw = Dataset.from_list([{"source": source, "target": target} for source, target in PAIRS])
     pairs = in_both_directions(raw.to_iterable_dataset() if streaming else raw, TAG)
-    prepared, found = prepare_pairs(pairs, tokenizer, tokenizer, max_length=max_length, max_length_ratio=None)
+    prepared, report = prepare_pairs(
+        pairs, tokenizer, tokenizer, max_length=max_length, max_length_ratio=None
+    )
     assert [(row["input_ids"], row["labels"]) for row in prepared] == kept
-    assert found == report
-    # One reversed pair is too long only because of the tag.
-    assert (report.read, report.empty, report.too_long) == (12, 4, 1)
+    assert report == CorpusReport(kept=7, empty=4, too_long=1)

@@ -3,8 +3,6 @@
 from random import Random
 
 import pytest
-from datasets import Dataset
-from factories import tiny_tokenizer
 from torch.utils.data import DataLoader
 
 from vaswani_hf.data.batching import (
@@ -15,7 +13,6 @@ from vaswani_hf.data.batching import (
     TokenizerEncoder,
 )
 from vaswani_hf.data.columns import pair_lengths
-from vaswani_hf.data.encoding import prepare_pairs
 from vaswani_hf.data.perturbations import PERTURBATIONS, PLACEHOLDER, Augmenter
 from vaswani_hf.settings.data import Augmentation
 
@@ -109,8 +106,8 @@ def test_a_rate_is_the_share_of_changed_pairs_and_a_tag_is_kept():
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_training_pairs_depend_on_seed_epoch_and_pair_only(num_workers, tiny_pairs):
-    pairs, tokenizer = tiny_pairs
+def test_the_training_pairs_depend_on_seed_epoch_and_pair_only(num_workers, short_pairs):
+    pairs, tokenizer = short_pairs
     rates = dict.fromkeys(Augmentation.model_fields, 0.5)
     encoders = (TokenizerEncoder(tokenizer), TokenizerEncoder(tokenizer))
 
@@ -133,19 +130,8 @@ def test_the_training_pairs_depend_on_seed_epoch_and_pair_only(num_workers, tiny
     assert sorted(map(str, whole[:half])) != sorted(map(str, whole[half:]))
 
 
-@pytest.fixture(scope="module")
-def tiny_pairs():
-    rng = Random(0)
-    words = "cat house lower newest the on Maria 17".split()
-    sides = [[f"{' '.join(rng.choices(words, k=rng.randrange(1, 9)))}." for _ in range(40)] for _ in range(2)]
-    tokenizer = tiny_tokenizer([*sides[0], *sides[1]], 300)
-    raw = Dataset.from_dict(dict(zip(("source", "target"), sides, strict=True)))
-    pairs, _ = prepare_pairs(raw, tokenizer, tokenizer, max_length=50, max_length_ratio=None, keep_text=True)
-    return pairs, tokenizer
-
-
-def test_without_changes_the_encoder_gives_the_ids_of_the_corpus(tiny_pairs):
-    pairs, tokenizer = tiny_pairs
+def test_without_changes_the_encoder_gives_the_ids_of_the_corpus(short_pairs):
+    pairs, tokenizer = short_pairs
     encoder = TokenizerEncoder(tokenizer)
     for pair in pairs:
         assert encoder.encode(pair["source"], Random(1)) == pair["input_ids"]

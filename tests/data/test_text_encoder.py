@@ -47,21 +47,15 @@ def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
     monkeypatch.setattr(text_encoder, "_MAX_WORDS", 300)
     tokenizer = tiny_tokenizer(CORPUS, 330, lowercase=lowercase, normalization=normalization)
     encoder, sentences = TextEncoder(serialize_tokenizer(tokenizer)), texts(1500)
-    encoded = [
-        ids
-        for start in range(0, len(sentences), 100)
-        for ids in ids_of(encoder, sentences[start : start + 100])
-    ]
-    assert encoded == expected(tokenizer, sentences)
+    for start in range(0, len(sentences), 100):
+        batch = sentences[start : start + 100]
+        assert ids_of(encoder, batch) == expected(tokenizer, batch)
 
 
-def test_one_text_has_the_same_ids():
+def test_one_text_has_the_same_ids_and_no_texts_have_none():
     encoder = TextEncoder(serialize_tokenizer(tiny_tokenizer(CORPUS, 330)))
     assert [encoder.encode(text) for text in texts(50)] == ids_of(encoder, texts(50))
-
-
-def test_no_texts_are_encoded():
-    assert ids_of(TextEncoder(serialize_tokenizer(tiny_tokenizer(CORPUS, 330))), []) == []
+    assert ids_of(encoder, []) == []
 
 
 def test_other_tokenizers_are_taken_as_they_are():

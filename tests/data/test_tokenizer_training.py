@@ -109,12 +109,6 @@ def test_a_corpus_that_is_too_small_gives_fewer_entries(caplog):
     assert caplog.messages == ["The texts fill only 262 of 1000 vocabulary entries."]
 
 
-def test_the_smallest_vocabulary_splits_into_bytes():
-    tokenizer = train_tokenizer(CORPUS, 260)
-    assert len(tokenizer) == 260
-    assert len(tokenizer("ß")["input_ids"]) == len(" ß".encode()) + 1
-
-
 # Each character of 2, 3 or 4 bytes occurs once, and the words fill the vocabulary.
 RARE = ["the cat sat on the mat " * 50, "ß 垫 😀"]
 

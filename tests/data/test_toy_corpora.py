@@ -12,23 +12,9 @@ from vaswani_hf.data.trees import tree_from_text
 SPLITS = ("train", "validation", "test")
 HAND_WRITTEN = """
     0 | zero | null
-    1 | one | eins
-    12 | twelve | zwölf
     16 | sixteen | sechzehn
-    17 | seventeen | siebzehn
-    21 | twenty-one | einundzwanzig
-    30 | thirty | dreißig
-    44 | forty-four | vierundvierzig
-    66 | sixty-six | sechsundsechzig
-    77 | seventy-seven | siebenundsiebzig
-    101 | one hundred and one | einhunderteins
-    216 | two hundred and sixteen | zweihundertsechzehn
-    1001 | one thousand and one | eintausendeins
     1021 | one thousand and twenty-one | eintausendeinundzwanzig
-    1100 | one thousand one hundred | eintausendeinhundert
-    21000 | twenty-one thousand | einundzwanzigtausend
     101101 | one hundred and one thousand one hundred and one | einhunderteintausendeinhunderteins
-    471005 | four hundred and seventy-one thousand and five | vierhunderteinundsiebzigtausendfünf
 """
 
 
