@@ -4,9 +4,11 @@ import argparse
 import json
 from pathlib import Path
 
+import pytest
 import torch
+from sentences import contains
 
-from vaswani_hf import VaswaniForSeq2SeqLM
+from vaswani_hf import VaswaniForSeq2SeqLM, import_checkpoint
 
 RECORDED = Path(__file__).parent / "convert" / "recorded"
 
@@ -40,10 +42,12 @@ def randomised(model):
     return model.eval()
 
 
-def largest_difference(folder, case, padding):
-    """The largest difference between log-probabilities of a checkpoint and recorded ones, without padding."""
+def largest_difference(folder, batch, expected, padding):
+    """The largest difference between log-probabilities of a checkpoint and of the logits `expected`,
+    without padding. The original model may give `<pad>` a probability.
+    """
     model = VaswaniForSeq2SeqLM.from_pretrained(folder).eval()
-    source, target = case["input_ids"], case["decoder_input_ids"]
+    source, target = batch["input_ids"], batch["decoder_input_ids"]
     with torch.no_grad():
         logits = model(
             input_ids=source,
@@ -52,6 +56,13 @@ def largest_difference(folder, case, padding):
             decoder_attention_mask=(target != padding).long(),
         ).logits
     classes = [number for number in range(logits.shape[-1]) if number != padding]
-    expected = case["log_probs"][..., classes] if "log_probs" in case else case["logits"][..., classes]
-    found = logits[..., classes].log_softmax(-1)
-    return (found - expected.log_softmax(-1))[target != padding].abs().max()
+    differences = logits.log_softmax(-1)[..., classes] - expected[..., classes].log_softmax(-1)
+    return differences[target != padding].abs().max()
+
+
+def import_refused(source, message, **options):
+    """Check that the import raises a ValueError that contains the parts of `message`, and writes nothing."""
+    with pytest.raises(ValueError) as raised:
+        import_checkpoint(source, source.parent / "ours", **options)
+    assert contains(str(raised.value), message), raised.value
+    assert not (source.parent / "ours").exists()

@@ -18,6 +18,8 @@ pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctr
 import ctranslate2
 from ctranslate2.converters import TransformersConverter
 
+from vaswani_hf.convert import comparison
+from vaswani_hf.convert.comparison import largest_difference_of_rows as largest_difference
 from vaswani_hf.convert.ctranslate2 import ACTIVATIONS, to_ctranslate2
 from vaswani_hf.convert.export import export
 from vaswani_hf.model.backend_vaswani import Segment
@@ -135,27 +137,8 @@ def search(backend, source_ids, prefixes=None, **settings):
 
 
 def log_probs_of(model, source_ids, target_ids):
-    """The log-probabilities of each token and of `</s>` by the original model, one sentence at a time."""
-    start = decoder_start_token_id(model.config)
-    rows = []
-    for source, target in zip(source_ids, target_ids, strict=True):
-        inputs = {
-            "input_ids": torch.tensor([source]),
-            "decoder_input_ids": torch.tensor([[start, *target[:-1]]]),
-        }
-        inputs |= {
-            f"{side}attention_mask": torch.ones_like(inputs[f"{side}input_ids"]) for side in ("", "decoder_")
-        }
-        with torch.no_grad():
-            log_probs = model(**inputs).logits.log_softmax(-1)
-        rows.append(log_probs[0, range(len(target)), target].tolist())
-    return rows
-
-
-def largest_difference(rows, others):
-    return max(
-        abs(a - b) for row, other in zip(rows, others, strict=True) for a, b in zip(row, other, strict=True)
-    )
+    """The log-probabilities of each token and of `</s>` by the original model."""
+    return comparison.log_probs_of(model, source_ids, target_ids, decoder_start_token_id(model.config))
 
 
 @pytest.mark.parametrize("fields", EXPRESSIBLE.values(), ids=EXPRESSIBLE)

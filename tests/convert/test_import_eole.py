@@ -7,12 +7,11 @@ shortened to 16 positions.
 import json
 
 import pytest
-from parity import largest_difference, load_recorded, record_parity
+from parity import import_refused, largest_difference, load_recorded, record_parity
 from safetensors.torch import save_file
 
 from vaswani_hf import VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.cli import main
 
 
 @pytest.fixture
@@ -47,13 +46,12 @@ def test_the_imported_model_computes_the_logits_of_eole(recorded, tmp_path, reco
     assert report.format == "eole"
     ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     assert EXPECTED[name].items() <= ours.config.to_dict().items()
-    difference = largest_difference(tmp_path / "ours", case, padding=1)
+    difference = largest_difference(tmp_path / "ours", case, case["logits"], padding=1)
     record_parity(record_property, "Eole", "Eole 0.6.4 (recorded)", difference)
 
 
 def test_the_tokens_have_the_ids_of_the_vocabulary(recorded, tmp_path):
-    folder = write(recorded["concat"], tmp_path / "eole")
-    assert main(["import", str(folder), str(tmp_path / "ours")]) == 0
+    import_checkpoint(write(recorded["concat"], tmp_path / "eole"), tmp_path / "ours")
     source, target = load_tokenizers(tmp_path / "ours")
     assert source("s1 s0 x").input_ids == [5, 4, 0]
     assert target("t1 t0").input_ids == [5, 4, 3]
@@ -82,7 +80,5 @@ def test_other_values_are_refused(recorded, tmp_path, part, field, value, reason
     model = config["model"]
     (model[part] if part else model)[field] = value
     recorded["concat"]["config"] = json.dumps(config)
-    message = f"has `{field}` {value!r}, and cannot be imported, because .*{reason}"
-    with pytest.raises(ValueError, match=message):
-        import_checkpoint(write(recorded["concat"], tmp_path / "eole"), tmp_path / "ours")
-    assert not (tmp_path / "ours").exists()
+    message = f"has `{field}` {value!r}, and cannot be imported, because {reason}"
+    import_refused(write(recorded["concat"], tmp_path / "eole"), message)

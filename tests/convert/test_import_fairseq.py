@@ -2,28 +2,19 @@
 
 import argparse
 import json
-import re
 import sys
 import types
 
 import pytest
 import torch
-from parity import randomised, record_parity
-from transformers import (
-    FSMTConfig,
-    FSMTForConditionalGeneration,
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-)
+from parity import import_refused, record_parity
+from test_import_fsmt_m2m100 import SIZES, difference_to_original, fsmt, m2m100
 
-from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
+from vaswani_hf import Translator, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
 
 WORDS = {"en": ["one", "two", "th@@", "ree", ",", "@-@", "a@@"], "de": ["eins", "zwei", "dr@@", "ei", "vier"]}
-SIZES = {"encoder_layers": 3, "decoder_layers": 2}
-SIZES |= {"encoder_attention_heads": 3, "decoder_attention_heads": 2}
 SETTINGS = {
     **SIZES,
     "arch": "transformer_wmt_en_de",
@@ -40,17 +31,11 @@ SETTINGS = {
 }
 
 
-def reference(is_pre_norm: bool, is_joint: bool):
+def reference(is_pre_norm: bool = False, is_joint: bool = False):
     """A model of transformers with random weights."""
-    sizes = {**SIZES, "d_model": 12, "encoder_ffn_dim": 20, "decoder_ffn_dim": 28}
     if is_pre_norm:
-        model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=11, **sizes))
-    else:
-        config = FSMTConfig(
-            src_vocab_size=11, tgt_vocab_size=11 if is_joint else 9, tie_word_embeddings=is_joint, **sizes
-        )
-        model = FSMTForConditionalGeneration(config)
-    return randomised(model)
+        return m2m100(11)
+    return fsmt(11, 11 if is_joint else 9, tie_word_embeddings=is_joint)
 
 
 def fairseq_state(model) -> dict[str, torch.Tensor]:
@@ -77,21 +62,6 @@ def write(folder, state, languages=("en", "de"), **settings):
         (folder / f"dict.{language}.txt").write_text("".join(lines))
 
 
-def difference_of_outputs(folder, model):
-    source = torch.tensor([[1, 1, 8, 7, 2], [5, 6, 7, 4, 2]])
-    mask = (source != 1).long()
-    target = torch.tensor([[2, 4, 5, 8], [2, 3, 5, 6]])
-    ours = VaswaniForSeq2SeqLM.from_pretrained(folder).eval()
-    batch = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
-    with torch.no_grad():
-        expected = model(**batch, use_cache=False).logits
-        logits = ours(**batch).logits
-    expected[..., 1] = float("-inf")
-    logits[..., 1] = float("-inf")
-    classes = [0, *range(2, logits.shape[-1])]
-    return (logits.log_softmax(-1) - expected.log_softmax(-1))[..., classes].abs().max()
-
-
 @pytest.mark.parametrize("is_pre_norm, is_joint", [(False, False), (False, True), (True, True)])
 def test_an_imported_model_computes_the_same(tmp_path, record_property, is_pre_norm, is_joint):
     model = reference(is_pre_norm, is_joint)
@@ -100,7 +70,7 @@ def test_an_imported_model_computes_the_same(tmp_path, record_property, is_pre_n
     write(tmp_path / "theirs", fairseq_state(model), {"en", target}, target_lang=target, **norms)
     report = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     assert report.format == "fairseq"
-    difference = difference_of_outputs(tmp_path / "ours", model)
+    difference = difference_to_original(tmp_path / "ours", model)
     record_parity(record_property, "fairseq", "FSMT and M2M100 of transformers", difference)
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert config["share_encoder_decoder_embeddings"] == is_joint
@@ -118,7 +88,7 @@ def test_ctranslate2_has_the_positions_of_an_imported_model(tmp_path, is_pre_nor
 
 
 def test_old_names_of_weights_are_read(tmp_path):
-    model = reference(False, False)
+    model = reference()
     model.model.decoder.output_projection.weight = model.model.decoder.embed_tokens.weight
     state = fairseq_state(model)
     del state["decoder.output_projection.weight"], state["encoder.layers.0.in_proj_weight"]
@@ -133,12 +103,12 @@ def test_old_names_of_weights_are_read(tmp_path):
                 state[f"{prefix}layer_norms.{number}.{kind}"] = state.pop(f"{prefix}{norm}.{kind}")
     write(tmp_path / "theirs", state, relu_dropout=0.1)
     import_checkpoint(tmp_path / "theirs" / "model.pt", tmp_path / "ours")
-    assert difference_of_outputs(tmp_path / "ours", model) < 1e-4
+    assert difference_to_original(tmp_path / "ours", model) < 1e-4
     assert json.loads((tmp_path / "ours" / "config.json").read_text())["tie_word_embeddings"]
 
 
 def test_the_settings_of_new_files_are_read(tmp_path):
-    model = reference(False, False)
+    model = reference()
     stacks = {
         stack: {
             name.removeprefix(f"{stack}_"): value
@@ -152,11 +122,11 @@ def test_the_settings_of_new_files_are_read(tmp_path):
     torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
     report = import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
     assert "No tokenizers were written, because the folder lacks dict.de.txt and dict.en.txt." in report.text
-    assert difference_of_outputs(tmp_path / "ours", model) < 1e-4
+    assert difference_to_original(tmp_path / "ours", model) < 1e-4
 
 
 def test_learned_positions_begin_after_the_padding_token(tmp_path):
-    model = reference(False, False)
+    model = reference()
     state = fairseq_state(model)
     for stack, module in (("encoder", model.get_encoder()), ("decoder", model.get_decoder())):
         # The reference looks up sinusoids in a table, and learned positions are another table.
@@ -164,7 +134,7 @@ def test_learned_positions_begin_after_the_padding_token(tmp_path):
         state[f"{stack}.embed_positions.weight"] = module.embed_positions.weight.detach().clone()
     write(tmp_path / "theirs", state, encoder_learned_pos=True, decoder_learned_pos=True)
     import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
-    assert difference_of_outputs(tmp_path / "ours", model) < 1e-4
+    assert difference_to_original(tmp_path / "ours", model) < 1e-4
 
 
 def test_settings_of_omegaconf_are_read(tmp_path, monkeypatch):
@@ -179,14 +149,14 @@ def test_settings_of_omegaconf_are_read(tmp_path, monkeypatch):
     node = sys.modules["omegaconf.nodes"].AnyNode()
     node._val = argparse.Namespace(**SETTINGS)
     cfg._content = {"model": node, "task": None}
-    model = reference(False, False)
+    model = reference()
     torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
     import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
-    assert difference_of_outputs(tmp_path / "ours", model) < 1e-4
+    assert difference_to_original(tmp_path / "ours", model) < 1e-4
 
 
 def test_tokenizers_split_at_spaces_and_join_tokens(tmp_path):
-    write(tmp_path / "theirs", fairseq_state(reference(False, False)))
+    write(tmp_path / "theirs", fairseq_state(reference()))
     import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     source, target = load_tokenizers(tmp_path / "ours")
     assert source("one th@@ ree  , Unknown").input_ids == [4, 6, 7, 8, 3, 2]
@@ -195,26 +165,24 @@ def test_tokenizers_split_at_spaces_and_join_tokens(tmp_path):
     assert len(list(Translator.from_pretrained(tmp_path / "ours").translate(["one two"]))) == 1
 
 
-def test_vocabularies_of_another_folder_are_read(tmp_path, capsys):
-    write(tmp_path / "theirs", fairseq_state(reference(False, False)))
-    files = []
-    for language in ("en", "de"):
-        files.append(tmp_path / f"words.{language}.txt")
-        (tmp_path / "theirs" / f"dict.{language}.txt").rename(files[-1])
-    words = ["import", str(tmp_path / "theirs"), str(tmp_path / "ours"), "--vocabularies", *map(str, files)]
-    assert main(words) == 0
-    assert "The tokenizers split texts only at spaces" in capsys.readouterr().out
-    source, target = load_tokenizers(tmp_path / "ours")
+def test_vocabularies_of_another_folder_are_read(tmp_path):
+    write(tmp_path / "theirs", fairseq_state(reference()))
+    files = [tmp_path / f"words.{language}.txt" for language in ("en", "de")]
+    for language, file in zip(("en", "de"), files, strict=True):
+        (tmp_path / "theirs" / f"dict.{language}.txt").rename(file)
+    report = import_checkpoint(tmp_path / "theirs", tmp_path / "imported", vocabularies=files)
+    assert "The tokenizers split texts only at spaces" in report.text
+    source, target = load_tokenizers(tmp_path / "imported")
     assert source("a@@ one").input_ids == [10, 4, 2] and target("vier").input_ids == [8, 2]
     files[1].write_text("eins\n")
-    assert main([*words[:2], str(tmp_path / "damaged"), *words[3:]]) != 0
-    assert "Line 1 of 'words.de.txt' must contain a new token and its frequency" in capsys.readouterr().err
-    assert not (tmp_path / "damaged").exists()
+    message = "Line 1 of 'words.de.txt' must contain a new token and its frequency"
+    import_refused(tmp_path / "theirs", message, vocabularies=files)
 
 
 def test_one_sentencepiece_model_segments_texts(tmp_path):
     pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
     from marian_models import digit_pairs, write_sentencepiece
+    from sentencepiece import SentencePieceProcessor
 
     texts = [pair["source"] for pair in digit_pairs(300, seed=0)]
     pieces = write_sentencepiece(texts, tmp_path / "spm.model", vocab_size=40)
@@ -229,9 +197,7 @@ def test_one_sentencepiece_model_segments_texts(tmp_path):
         (tmp_path / "theirs" / f"dict.{language}.txt").write_text("".join(lines))
     import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     source, _ = load_tokenizers(tmp_path / "ours")
-    import sentencepiece
-
-    processor = sentencepiece.SentencePieceProcessor(str(tmp_path / "theirs" / "spm.model"))
+    processor = SentencePieceProcessor(str(tmp_path / "theirs" / "spm.model"))
     expected = [pieces[::-1].index(piece) + 4 for piece in processor.encode(texts[0], out_type=str)]
     assert source(texts[0]).input_ids == [*expected, 2]
     assert source.decode(expected) == texts[0]
@@ -251,12 +217,9 @@ def test_one_sentencepiece_model_segments_texts(tmp_path):
         ("tokens of dict.en.txt", 11),
     ],
 )
-def test_other_settings_are_refused(tmp_path, capsys, field, value):
-    state = fairseq_state(reference(False, False))
+def test_other_settings_are_refused(tmp_path, field, value):
+    state = fairseq_state(reference())
     if field.startswith("tokens"):
         state["encoder.embed_tokens.weight"] = torch.randn(12, 12)
     write(tmp_path / "theirs", state, **{field: value})
-    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 1
-    message = capsys.readouterr().err
-    assert re.search(rf"`{field}`.* {re.escape(repr(value))}, and cannot be imported, because", message)
-    assert not (tmp_path / "ours").exists()
+    import_refused(tmp_path / "theirs", f"`{field}` ... {value!r}, and cannot be imported, because")

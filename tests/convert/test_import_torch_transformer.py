@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from parity import record_parity
+from parity import import_refused, largest_difference, record_parity
 from torch import nn
 
 from vaswani_hf import VaswaniForSeq2SeqLM, import_checkpoint
@@ -105,15 +105,10 @@ def test_the_imported_model_computes_what_pytorch_computes(tmp_path, record_prop
     report = import_checkpoint(tmp_path / "model.pt", tmp_path / "ours", config=tmp_path / "facts.json")
     assert report.format == "torch_transformer"
     record_parity(record_property, "torch.nn.Transformer", "PyTorch", report.difference)
-    ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
-    batch = sample_batch(ours.config)
+    batch = sample_batch(VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").config)
     with torch.no_grad():
         expected = model(batch)
-        expected[..., 1] = -math.inf
-        differences = ours(**batch).logits.log_softmax(-1) - expected.log_softmax(-1)
-    is_real = batch["decoder_attention_mask"].bool()
-    classes = [0, *range(2, 13)]
-    assert differences[is_real][:, classes].abs().max() < 1e-4
+    assert largest_difference(tmp_path / "ours", batch, expected, padding=1) < 1e-4
 
 
 def test_one_embedding_for_everything_stays_tied(tmp_path):
@@ -122,12 +117,8 @@ def test_one_embedding_for_everything_stays_tied(tmp_path):
     kept = {name: tensor for name, tensor in state.items() if name.startswith("transformer.")}
     kept["embedding"] = state["src_tok_emb.embedding.weight"]
     torch.save({"epoch": 3, "model_state_dict": kept}, tmp_path / "model.pt")
-    facts = {
-        key: value
-        for key, value in FACTS.items()
-        if key not in ("target_embedding", "output_weight", "output_bias")
-    }
-    facts |= {"source_embedding": "embedding", "positions": "sinusoidal"}
+    facts = FACTS | {"source_embedding": "embedding", "positions": "sinusoidal"}
+    facts |= dict.fromkeys(["target_embedding", "output_weight", "output_bias"])
     (tmp_path / "facts.yaml").write_text(json.dumps(facts))
     words = [str(tmp_path / "model.pt"), str(tmp_path / "ours"), "--config", str(tmp_path / "facts.yaml")]
     assert main(["import", *words]) == 0
@@ -155,7 +146,7 @@ REFUSED = {
     "an unknown key": ({"heads": 3}, "`heads` is not a key, but has the value 3"),
     "an unknown name": (
         {"target_embedding": "tgt"},
-        "`target_embedding` must name a weight .* is 'tgt'; .*generator",
+        "`target_embedding` must name a weight ... is 'tgt'; ... generator",
     ),
     "a bias as an embedding": ({"source_embedding": "generator.bias"}, "must name a matrix"),
     "an unused weight": (
@@ -170,13 +161,10 @@ REFUSED = {
 def test_wrong_facts_are_refused(tmp_path, case):
     facts, message = case
     write_model(tmp_path, facts=facts)
-    with pytest.raises(ValueError, match=message):
-        import_checkpoint(tmp_path / "model.pt", tmp_path / "ours", config=tmp_path / "facts.json")
-    assert not (tmp_path / "ours").exists()
+    import_refused(tmp_path / "model.pt", message, config=tmp_path / "facts.json")
 
 
 def test_the_message_without_facts_lists_the_keys(tmp_path):
     write_model(tmp_path)
     message = "`nhead`, `source_embedding`, `scale_embedding`, `positions`, `pad_token_id`"
-    with pytest.raises(ValueError, match=message):
-        import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
+    import_refused(tmp_path / "model.pt", message)
