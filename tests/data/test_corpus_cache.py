@@ -4,7 +4,6 @@ import json
 import os
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pyarrow
 import pytest
@@ -16,14 +15,11 @@ from vaswani_hf.data.corpus_cache import cached_digest, corpus_digest
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.translation import TranslationData, TranslationTask, TranslationTokenizer
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 load_corpus = TASKS["translation"].load_corpus
 
 TOKENIZER = TranslationTokenizer(vocab_size=263)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -27,6 +26,8 @@ from vaswani_hf.model.errors_vaswani import InvalidValueError
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 PAIRS = [
     ("ein Haus", "a house"),
     ("zwei\u2028Zeilen", "two\x85lines\x0b"),
@@ -34,11 +35,6 @@ PAIRS = [
     (" NA ", "2016-01-01"),
 ]
 RECORDS = [{"translation": {"de": source, "en": target}} for source, target in PAIRS]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.fixture(scope="module")
