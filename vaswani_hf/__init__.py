@@ -113,8 +113,8 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """Return True if the running program is the command `vaswani`. The command checks its options before the
-    slow import of torch.
+    """Return True if the running program is the command `vaswani`. For the command, this file does not import
+    torch, because the command checks its options before the slow import of torch.
     """
     if sys.argv[:1] == ["-m"]:
         # With `python -m NAME ARGUMENTS`, `sys.argv` is still `["-m", *ARGUMENTS]` while Python runs this

@@ -98,8 +98,9 @@ def quick_imports() -> Iterator[None]:
 
 
 class _DeferredDynamo(ModuleType):
-    """Replaces `torch._dynamo` by decorators that do nothing. If a program reads another attribute of
-    `torch._dynamo`, such as `config`, the real module is imported.
+    """Replaces the module `torch._dynamo`. The decorators of the replacement, such as `disable`, do nothing.
+    If a program reads another attribute of `torch._dynamo`, such as `config`, the replacement imports the
+    real module.
     """
 
     @staticmethod

@@ -25,14 +25,16 @@ def capability(name: str) -> Any:
     """Return the value of a CPU property, such as "avx512_bf16", or None if PyTorch does not report the
     property.
     """
-    # Older versions of PyTorch do not have `get_capabilities`.
+    # Use the default `dict`, which returns an empty dict, because older versions of PyTorch do not have
+    # `get_capabilities`.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get(name)
 
 
 def processor_name() -> str:
     """Return the name of the processor of this machine."""
-    # On Linux, the module `platform` gives only the architecture.
+    # On Linux, read the name from /proc/cpuinfo, because the module `platform` gives only the architecture,
+    # such as x86_64.
     path = Path("/proc/cpuinfo")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         key, _, value = line.partition(":")

@@ -9,7 +9,8 @@ from typing import Any
 from .patches import hide_warnings_of_torchao, import_quantizers_without_torchao
 from .private_names import warn_of_missing_names
 
-# A missing private name can make one of the imports below fail.
+# Call `warn_of_missing_names` before the following imports, because a missing private name can make an import
+# fail.
 warn_of_missing_names()
 hide_warnings_of_torchao()
 import_quantizers_without_torchao()
@@ -83,14 +84,14 @@ def register_translation_pipeline() -> None:
     """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline` if transformers lacks them."""
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # `pipeline` refuses the tasks in REMOVED_TASKS. Older versions of transformers lack the dict
-    # REMOVED_TASKS.
+    # Remove the task from the dict REMOVED_TASKS, because `pipeline` refuses the tasks in REMOVED_TASKS.
+    # Older versions of transformers lack REMOVED_TASKS.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))
-    # With `_registered_impl`, `Pipeline.save_pretrained` would write `custom_pipelines` into the config of
-    # each translation model, for example T5. `pipeline` would then require `trust_remote_code` for the saved
-    # checkpoint.
+    # Delete `_registered_impl`, because `Pipeline.save_pretrained` would otherwise write `custom_pipelines`
+    # into the config of each translation model, for example T5. `pipeline` would then require
+    # `trust_remote_code` for the saved checkpoint.
     del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
     check_task = PIPELINE_REGISTRY.check_task
 

@@ -40,8 +40,8 @@ def install_command(extra: str) -> str:
 
 
 def minimum_versions(*libraries: str) -> str:
-    """Return the lowest versions of dependencies that the package supports, as lines of a
-    requirements.txt.
+    """Return one line of a requirements.txt for each library in `libraries`, with the lowest supported
+    version of the library.
     """
     from importlib.metadata import requires
 

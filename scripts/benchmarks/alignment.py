@@ -2,12 +2,15 @@
 
     python scripts/benchmarks/alignment.py checkpoints/multi30k_en_de
 
-`PAIRS` contains English sentences with German translations. For each German word, `PAIRS` states the numbers
-of the English words that the German word translates. The script prints the percentage of German words that
-the translator aligns with a wrong English word. Then the script tests the transfer of tags. For each phrase
-of one to three English words, the script puts a tag around the phrase and lets the package insert the tag
-into the German translation. Phrases whose German words are not contiguous are left out. The script prints the
-percentage of tags that enclose exactly the German words of the phrase.
+`PAIRS` contains English sentences with German translations. For each German word, `PAIRS` states the
+positions (from 0) of the English words that the German word translates. The script prints the percentage of
+German words that the translator aligns with a wrong English word. Then the script tests the transfer of tags.
+For each phrase of one to three English words, the script puts a tag around the phrase and lets the package
+insert the tag into the German translation. The script leaves out a phrase if its German words are not
+contiguous, or if one of these German words can also translate a word outside the phrase. The script prints
+the percentage of tags
+that enclose exactly the German words of the phrase, and the percentage of tags that enclose the whole
+sentence.
 """
 
 import argparse
@@ -17,9 +20,9 @@ from vaswani_hf.markup.passages import translate_passages
 from vaswani_hf.markup.pieces import Passage, Piece
 from vaswani_hf.model.translations_vaswani import Translation
 
-# Each line has an English sentence, its German translation, and for each German word the numbers of the
-# English words that the German word translates. If several English words are correct, their numbers are
-# separated by "/".
+# Each line has an English sentence, its German translation, and for each German word the positions
+# (from 0) of the English words that the German word translates. If several English words are correct,
+# their positions are separated by "/".
 PAIRS = """
 A man in a red shirt is riding a bike. | Ein Mann in einem roten Hemd fährt Fahrrad. | 0 1 2 3 4 5 6/7 8/9
 Two children are playing with a ball in the park. | Zwei Kinder spielen im Park mit einem Ball. | 0 1 2/3 7/8 9 4 5 6

@@ -35,7 +35,7 @@ from vaswani_hf.training.recipe_model import build_model
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 WARM_UP_STEPS = 3
-# A measurement of training steps ends after this number of seconds.
+# A measurement of training steps ends this number of seconds after the warm-up.
 SECONDS = 0.5
 # The number of batches per optimizer step, as in the recipes with these names. All other shapes use one batch
 # per step.
@@ -59,11 +59,11 @@ def shapes() -> dict[str, Shape]:
 
 
 class _EnoughStepsError(Exception):
-    """Raised to end a measurement after `SECONDS` seconds of training steps."""
+    """Raised to end the training when a measurement of training steps is complete."""
 
 
 class _StepTimes(TrainerCallback):
-    """Records the time at the end of each step, and ends the training after `SECONDS` seconds."""
+    """Records the time at the end of each step, and ends the training `SECONDS` seconds after the warm-up."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []

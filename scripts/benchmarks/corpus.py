@@ -48,7 +48,7 @@ SECONDS_BETWEEN_SAMPLES = 0.5
 
 def words_of_language(syllables: list[str]) -> np.ndarray:
     """Return `NUM_WORDS` artificial words of a language, in order of decreasing frequency. The word with the
-    index n is the number n, written with syllables instead of digits.
+    index n is the number n + 1, written with syllables instead of digits.
     """
     words = []
     base = len(syllables)
@@ -135,7 +135,7 @@ def run_recorded(arguments: list[str]) -> int:
 
 
 def resident(pid: int) -> np.ndarray:
-    """Return Rss, Pss and Pss_Anon [3] in kB, each summed over a process and its child processes."""
+    """Return Rss, Pss and Pss_Anon [3] in kB, each summed over a process and all its descendant processes."""
     sizes = np.zeros(3)
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]

@@ -8,9 +8,9 @@ shows the median time. The column "same" shows how many translations are equal t
 MarianMT. The column "changed" shows how many translations differ from the translations of this package in
 float32. The column "peak MiB" shows the peak memory minus the memory of the loaded model. The column "ratio"
 shows the speed divided by the speed of the engine in the first row. By default, the script also measures the
-search of this package in bfloat16, and on a CPU with int8 weights. With `--base`, the script measures a model
-of the paper's base size. `widened` makes this model from the checkpoint. Both models compute the same logits,
-so the translations have realistic lengths.
+search of this package in bfloat16 and, on a CPU, with int8 weights. With `--base`, the script measures a
+model of the paper's base size. `widened` makes this model from the checkpoint. The checkpoint and the model
+of the base size compute the same logits, so the translations have realistic lengths.
 """
 
 import argparse
@@ -36,8 +36,8 @@ from vaswani_hf.model.segment_search_vaswani import batches_by_length
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 
-# All searches use these settings. With `early_stopping="never"`, a search stops only when no better
-# translation is possible. The option `--early_stopping` replaces this value.
+# All searches except "vaswani, sorted, paper" use these settings. With `early_stopping="never"`, a search
+# stops only when no better translation is possible. The option `--early_stopping` replaces "never" by True.
 SETTINGS: dict[str, Any] = {
     "num_beams": 4,
     "length_penalty": 0.6,
@@ -106,9 +106,9 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
                 return identity
             # Give the last layer of the wide model the LayerNorm of the last layer of the small model.
             old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
-            # In the decoder, divide the LayerNorm by `width**0.5`, so that the logits do not change. The
-            # output projection adds up each feature `width` times, but the weights of the output projection
-            # are divided only by `width**0.5`.
+            # In the decoder, divide the parameters of the LayerNorm by `width**0.5`, so that the logits do
+            # not change. The output projection adds up each feature `width` times, but the weights of the
+            # output projection are divided only by `width**0.5`.
             return old / width**0.5 if stack == "decoder" else old
         return state[name].repeat(width) if layer <= last else identity
     if layer > last:

@@ -1,4 +1,4 @@
-"""Prints for each import format the largest difference between an original model and the imported model.
+"""Prints for each format the largest difference between log-probabilities of original and imported models.
 
 Run `python scripts/benchmarks/imports.py` from a clone. The script runs the tests of the imports that call
 `record_parity` of tests/parity.py. If the library of a format is not installed, pytest skips the test, and

@@ -68,7 +68,9 @@ def main() -> None:
     """Print the share of correct answers and the time of each detector."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="+", metavar="LANGUAGE=FILE")
-    parser.add_argument("--lines", type=int, default=1000, help="number of lines of each file (1000)")
+    parser.add_argument(
+        "--lines", type=int, default=1000, help="maximum number of lines of each file; default: 1,000"
+    )
     arguments = parser.parse_args()
     texts = {}
     for entry in arguments.files:

@@ -4,14 +4,14 @@ Run `python scripts/benchmarks/repetition_guard.py CHECKPOINT SOURCE REFERENCE [
 10000]`. SOURCE and REFERENCE have one text per line. The lines of each FILE are the lines of SOURCE in
 another language. The script adds noise to the lines of SOURCE, such as dropped words. Each kind of noise gets
 the same number of inputs. The script translates all inputs without the guard, sentence by sentence as
-`vaswani serve` does. Then the script translates the inputs whose translation repeats words again, with the
+`vaswani serve` does. If a translation repeats words, the script translates the input a second time, with the
 guard. With `--engine ctranslate2`, CHECKPOINT is a folder that `vaswani export --format ctranslate2` wrote.
 
-For each kind of noise, the script prints these numbers of inputs: all inputs, inputs whose translation
-repeats itself without and with the guard, and inputs for which the guard changes the translation. A changed
-translation is better or worse if its chrF against the reference is higher or lower than the chrF of the
-translation without the guard. Upper case is ignored in the chrF, because the references are not in upper
-case.
+For each kind of noise, the script prints these numbers of inputs: all inputs, inputs whose translation is a
+loop (see `is_loop`) without the guard and with the guard, and inputs for which the guard changes the
+translation. A changed translation is better or worse if its chrF against the reference is higher or lower
+than the chrF of the translation without the guard. The script computes the chrF of lowercased texts, because
+the references of inputs in upper case are not in upper case.
 """
 
 import argparse
@@ -93,7 +93,7 @@ NOISE: dict[str, Callable[[str, Random], str]] = {
     "upper case": lambda text, rng: text.upper(),
     "truncated": truncated,
 }
-# Two more kinds need more than one line or another file.
+# These two kinds of noise need several lines or another file.
 CONCATENATED = "2 to 4 lines joined"
 OTHER_LANGUAGE = "another language"
 # The last three columns are means over the changed translations.
@@ -192,12 +192,12 @@ def translate(translator: BaseTranslator, texts: list[str], guard: bool) -> list
 
 
 def outcomes_of(translator: BaseTranslator, inputs: Sequence[Input]) -> list[Outcome]:
-    """Translate all inputs without the guard, and the inputs that the guard can change also with the
-    guard.
+    """Translate all inputs without the guard. Then translate the inputs whose translation the guard can
+    change a second time, with the guard.
     """
     before = translate(translator, [one.text for one in inputs], guard=False)
-    # The guard changes only loops. `is_loop` with an empty source also returns True for repeated words that
-    # the source repeats.
+    # The guard changes only translations that repeat words. `is_loop` with an empty source returns True for
+    # these translations, even if the source repeats the words too.
     rows = [row for row, translation in enumerate(before) if is_loop(translation, "")]
     after = [*before]
     for row, translation in zip(

@@ -31,7 +31,7 @@ def serve_until_ready(words: list[str]) -> None:
 
 
 def main() -> None:
-    """Print the median times and the ratio of the medians."""
+    """Print the median times, and the median of the ratios of the times."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("checkpoint", help="a checkpoint folder")
     parser.add_argument("--languages", default="en:de", help="the languages of the checkpoint")

@@ -71,7 +71,7 @@ def in_turns(
 
 
 class Ratio(NamedTuple):
-    """The median, the smallest and the largest of the ratios of two functions' times, one ratio per round."""
+    """The median, the smallest and the largest ratio of two times or speeds, with one ratio per round."""
 
     median: float
     lowest: float
@@ -82,7 +82,7 @@ class Ratio(NamedTuple):
 
 
 def ratio(numerators: list[float], denominators: list[float]) -> Ratio:
-    """Divide each time in one list by the time of the same round in another list."""
+    """Divide each number in one list by the number of the same round in another list."""
     found = [above / below for above, below in zip(numerators, denominators, strict=True)]
     return Ratio(statistics.median(found), min(found), max(found))
 

@@ -49,7 +49,7 @@ VALIDATION_PAIRS = 500
 COLUMNS = (
     "competitor",
     "tokens/s",
-    "speed of this package / its speed",
+    "speed of this package / speed of the competitor",
     "filled",
     "peak MiB",
     "of float32 rate",
@@ -160,8 +160,8 @@ def product_rate(device: str, dtype: torch.dtype) -> float:
         while sum(seconds) < 0.5:
             seconds.append(seconds_of(product))
         best = max(best, 2 * size**3 / statistics.median(seconds))
-        # If a product is slow, skip larger matrices. The hardware does not support the dtype, so larger
-        # matrices would not reach a higher rate.
+        # If a product is slow, the hardware does not support the dtype. Then skip larger matrices, because
+        # they would not reach a higher rate.
         if statistics.median(seconds) > 0.1:
             break
     return best

@@ -39,9 +39,7 @@ def build(window: int, arguments: argparse.Namespace) -> VaswaniAttention:
 
 
 def run(attention: VaswaniAttention, length: int) -> None:
-    """Return a function that runs a forward and a backward pass on one sentence of random states [1, n,
-    d].
-    """
+    """Run a forward and a backward pass on one sentence of random states [1, n, d]."""
     weight = attention.q_proj.weight
     states = torch.randn(1, length, weight.shape[1], device=weight.device, requires_grad=True)
     mask = self_attention_masks([attention], states, None)[0]

@@ -140,8 +140,8 @@ def _dilated_layers(size: Size) -> int:
     return next(layers for layers in range(size.n) if size.k**layers >= size.n)
 
 
-# At the smallest size, the leading term of the cost is already much larger than the other terms. At the
-# largest size, one layer takes about a second.
+# These sizes are large enough that the leading term of the cost is much larger than the other terms. These
+# sizes are small enough that one layer takes at most about a second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
 # Limit the width of the LSTM, so that its matrices fit into the processor cache. The time of a wider LSTM
 # follows another power law.
@@ -358,15 +358,16 @@ class Measured(NamedTuple):
 
 
 def measure(quick: bool) -> list[Measured]:
-    """Return the FLOPs and seconds of all rows."""
+    """Measure the seconds of all rows, and fit power laws to the FLOPs and to the seconds."""
     sizes = {row.name: sizes_of(row, quick) for row in ROWS}
     cases = [(row, size) for row in ROWS for size in sizes[row.name]]
     seconds = median_seconds(cases, 1 if quick else 7)
     found = []
     for row in ROWS:
-        # Count the FLOPs at the small sizes of a quick run, because FLOPs follow exact power laws. For
-        # restricted attention, count the FLOPs at the full sizes. Restricted attention computes blocks of
-        # queries, and a small size does not fill the blocks, so the FLOPs would not follow the power law.
+        # Count the FLOPs at the small sizes of `--quick` in every run, because FLOPs follow exact power laws.
+        # For restricted attention, always count the FLOPs at the full sizes. Restricted attention computes
+        # blocks of queries, and a small size does not fill the blocks, so the FLOPs would not follow the
+        # power law.
         timed, counted = sizes[row.name], sizes_of(row, quick="r" not in row.varied)
         times = [seconds[row, size] for size in timed]
         flops = fit(counted, [flops_of(row, size) for size in counted])

@@ -8,7 +8,7 @@
 # prints the lines of the package that compute the equation, and the results for the sentence pair. The script
 # compares the results with `tests/reference.py`. The reference shares no code with the package. The reference
 # uses slow loops over positions and heads, so that each line can be compared with an equation. The script
-# stops if the numbers differ.
+# stops if the results differ by more than rounding errors.
 #
 # The script takes less than two minutes on a CPU.
 #
@@ -62,8 +62,8 @@ def show(code) -> None:
 
 
 def agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Print the largest difference between the outputs of the package and of tests/reference.py. Stop if the
-    outputs differ.
+    """Print the largest difference between the outputs of the package and of tests/reference.py. Stop if this
+    difference is 1e-6 or more.
     """
     difference = (ours.detach() - theirs.detach()).abs().max().item()
     assert difference < 1e-6, difference
@@ -408,15 +408,15 @@ show_picture(cross_sheet)
 #
 # Many implementations differ from the paper. For each difference, the following table names the field of
 # `VaswaniConfig`. The table also shows the number of parameters of a model that has the difference, and the
-# largest change of a log-probability on the sentence pair. Each of these models starts from the weights of
-# the model above. Weights that the model above does not have keep their initial values.
+# largest change of a log-probability on the sentence pair. Each of these models starts from the trained
+# weights of Section 5. Weights that the trained model does not have keep their initial values.
 
 # %%
 DIFFERENCES: list[tuple[str, dict[str, Any]]] = [
     ("LayerNorm before the sub-layers (most models since 2019)", {"norm_position": "pre"}),
     ("LayerNorm at the end of a post-norm stack (torch.nn.Transformer)", {"final_norm": True}),
     (
-        "timescales up to 10000 included (tensor2tensor, Marian, fairseq)",
+        "largest timescale exactly 10000 (tensor2tensor, Marian, fairseq)",
         {"position_timescales": "tensor2tensor"},
     ),
     ("positions counted from 2 (fairseq)", {"position_offset": 2}),
@@ -468,7 +468,8 @@ for probabilities in DROPOUTS:
 for form in ("t2t", "torch"):
     gold, other_class = target_probabilities(0.1, form, 10)
     print(
-        f"label_smoothing_form={form}, 10 classes: {gold:.3f} for the reference token, {other_class:.4f} else"
+        f"label_smoothing_form={form}, 10 classes: {gold:.3f} for the reference token, {other_class:.4f} "
+        "for each other class"
     )
 
 # %% [markdown]

@@ -1,11 +1,11 @@
 """Compares the score functions of attention: the effect of scaling, the accuracy and the training speed.
 
 `python scripts/examples/score_functions.py scaling` prints and draws the entropy and the gradient of the
-softmax for several widths of the keys. This command takes a few seconds. `python
+softmax for several widths of the keys. The comparison `scaling` takes a few seconds. `python
 scripts/examples/score_functions.py training` trains the quick start model with each score function, and
 prints the exact match on held-out numbers, and the time of the forward and backward pass of a training step.
-The training takes about 40 minutes on 2 CPU cores. To continue an interrupted run, repeat the command. The
-picture and the checkpoints are written to `--output`.
+The comparison `training` takes about 40 minutes on 2 CPU cores. To continue an interrupted training, repeat
+the command. The picture and the checkpoints are written to `--output`.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from vaswani_hf.model.extension_vaswani import ATTENTIONS
 from vaswani_hf.recipe import load_recipe
 
 RECIPE = Path(__file__).parents[2] / "configuration" / "numbers.yaml"
-# The formula and the source of each score function. The formulas use the letters that attention_vaswani.py
-# uses.
+# The formula of each score function, and the paper that defines the formula. The formulas use the letters
+# that attention_vaswani.py uses.
 SOURCES = {
     "scaled_dot": ("q k / sqrt(d_k)", "Vaswani et al. 2017, 3.2.1, Equation 1"),
     "dot": ("q k", "Luong et al. 2015, 3.1"),
@@ -111,8 +111,8 @@ def step_times(scores: list[str], repetitions: int) -> dict[str, list[float]]:
 
 
 def exact_match(score: str, output: Path, overrides: list[str]) -> float:
-    """Train the recipe with a score function, or continue the training, and return the exact match in
-    percent.
+    """Train the model of the recipe with a score function, or continue the training, and return the exact
+    match in percent.
     """
     folder = output / score
     arguments = ["--output_dir", str(folder), "--attention_score", score, "--resume", "true", *overrides]

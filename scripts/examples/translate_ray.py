@@ -2,13 +2,15 @@
 
 Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip
 install '.[ray]'` in the folder of the project. INPUT is a Parquet file or a folder of Parquet files. OUTPUT
-is another folder. All machines must have access to INPUT and OUTPUT. The script writes the rows of
-NAME.parquet in the same order to NAME-00000-of-00003.parquet and so on, and adds the column `translation`.
-Each output file has at most `--rows_per_file` rows. If a text is null, its translation is null. Each worker
-has one model and one processor. The script writes an output file under a temporary name, and renames the
-complete file. To continue after an interruption, run the same command again. The script then translates only
-missing or damaged files. If RAY_ADDRESS is set, Ray joins the cluster at the address in RAY_ADDRESS. If
-RAY_ADDRESS is not set, Ray runs on this machine only, and its processes listen on the loopback interface.
+is a folder, but not the folder of the input files. All machines must have access to INPUT and OUTPUT. The
+script writes the rows of NAME.parquet in the same order to NAME-00000-of-00003.parquet and so on, and adds
+the column `translation`. Each output file has at most `--rows_per_file` rows. If a text is null, its
+translation is null. Each worker loads one model and uses one CPU core. The script writes an output file under
+a temporary name, and renames the complete file. To continue after an interruption, run the same command
+again: the script translates only the missing or damaged output files. If RAY_ADDRESS is set, Ray joins the
+cluster at the address in
+RAY_ADDRESS. If RAY_ADDRESS is not set, Ray runs on this machine only, and its processes listen on the
+loopback interface.
 """
 
 import argparse
@@ -28,7 +30,8 @@ import pyarrow.parquet
 # The number of rows that a worker reads and translates at once. Use many rows, because the translator sorts
 # the texts of these rows by length to reduce padding.
 BATCH_ROWS = 4096
-# The key of the schema metadata that identifies the input, the checkpoint and the options of an output file.
+# A key of the schema metadata of an output file. The value is a hash that identifies the input file, the
+# checkpoint and the options.
 ORIGIN = b"vaswani_hf.origin"
 
 

@@ -283,6 +283,6 @@ def page() -> str:
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
-    # `python worked_numbers.py | head` must end without a traceback.
+    # Set the default action of SIGPIPE, so that `python worked_numbers.py | head` ends without a traceback.
     signal.signal(getattr(signal, "SIGPIPE", signal.SIGTERM), signal.SIG_DFL)
     print(page())

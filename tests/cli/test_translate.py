@@ -228,7 +228,7 @@ def test_bad_lines_are_skipped_named_and_counted(translate, tmp_path, options):
     lines = out.split("\n")
     assert code == 0 and lines[:5] == ["ja?", "", "", "Öl", ""] and "Hund" in lines[5]
     assert [line for line in errors.splitlines() if line.startswith("vaswani:")] == [
-        f"vaswani: skipped: Line 2 of {path} must hold text, but holds '\\ud800', half a character, which UTF-8 "
+        f"vaswani: skipped: Line 2 of {path} must hold text, but holds '\\ud800', a lone surrogate, which UTF-8 "
         "cannot write.",
         f"vaswani: skipped: {path} must be UTF-8 text, but line 3 is not.",
         f"vaswani: skipped: Line 5 of {path} must be a JSON object, but begins with 'no JSON'.",
@@ -319,7 +319,7 @@ def test_scores(score, copier, tmp_path):
 MISTAKES = {
     "--text a --input b": "`--text` and `--input` must not both be given; leave out `--text` or `--input`.",
     "--input nowhere": "`--input` must be an existing file, but is nowhere.",
-    "--text a\udcff": "`--text` must hold text, but holds '\\udcff', half a character, which UTF-8 cannot write.",
+    "--text a\udcff": "`--text` must hold text, but holds '\\udcff', a lone surrogate, which UTF-8 cannot write.",
     "--resume": "`--resume` must come with `--output`, because `--output` names the file to continue.",
     "--resume --text a --output x": "`--resume` continues a file and must come without `--text`.",
     "--text a --input_format json": "`--input_format json` must come with a file or standard input, not with `--text`.",
@@ -355,7 +355,7 @@ def test_an_unknown_device_is_named(vaswani, copier_checkpoint):
 # A JSON line and the beginning of its error after the number of the line.
 BAD_LINES = r"""
 [1] | must be a JSON object, but begins with '[1]'.
-{"text": "a", "must_contain": ["b", "\ud800"]} | must hold text, but holds '\ud800', half a character
+{"text": "a", "must_contain": ["b", "\ud800"]} | must hold text, but holds '\ud800', a lone surrogate
 {"txt": "a"} | must have no other keys than text, target_prefix, must_contain, but has 'txt'.
 {} | must have a string as `text`, and a string or nothing as `target_prefix`.
 {"text": "a", "must_contain": ["b", " "]} | must have a list of non-empty phrases as `must_contain`.

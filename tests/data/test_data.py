@@ -184,7 +184,7 @@ BAD_FILES = {
         LONG_NUMBER: "Line 1 of {} must have no number of more than 4,300 digits, but has one.",
         b"\xff\n": "{} must be UTF-8 text, but line 1 is not.",
         b'{"translation": {"source": "a", "target": "\\udc00"}}': (
-            "{}, row 1: The column `target` must hold text, but holds '\\udc00', half a character, which "
+            "{}, row 1: The column `target` must hold text, but holds '\\udc00', a lone surrogate, which "
             "UTF-8 cannot write."
         ),
         DEEP_LINE: "Line 2 of {} must be a JSON object, but is nested too deeply.",
@@ -201,7 +201,7 @@ BAD_FILES = {
         b'\n[\n {"source": "a"},': "{} must be a JSON array, but is damaged or cut off at line 3, column 18 (Expecting value).",
         b'{"source": "a", "target": "b"}\n[1]': "Line 2 of {} must be a JSON object, but begins with '[1]'.",
         b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]': (
-            "{}, row 2: The column `source` must hold text, but holds '\\ud800', half a character, which "
+            "{}, row 2: The column `source` must hold text, but holds '\\ud800', a lone surrogate, which "
             "UTF-8 cannot write."
         ),
         b'["text"]': "{}, row 1: A pair must be a JSON object, but is 'text'.",

@@ -70,7 +70,7 @@ WORDS = {
     "SCORES": '"scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive" '
     + ADDED.format("attention"),
     "POSITIONS": '"sinusoidal", "learned", "none" ' + ADDED.format("position_encoding"),
-    "WINDOWS": "an integer of 0 or more (tokens), a list with one entry per layer or None",
+    "WINDOWS": "an integer of 0 or more (tokens), None, or a list with one such value per layer",
 }
 REMEDY = (
     "; to use an added name, import its Python file, or name this file with `model.code` in a recipe or "

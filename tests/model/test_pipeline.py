@@ -505,7 +505,7 @@ def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
 TENSOR = torch.tensor([3])
 A_TEXT = "A text to translate must be a str, but is of type"
 PER_TEXT = "must have one entry per text, but has"
-HALF = "must hold text, but holds '\\ud800', half a character"
+HALF = "must hold text, but holds '\\ud800', a lone surrogate"
 
 
 @pytest.mark.parametrize(

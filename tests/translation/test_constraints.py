@@ -48,7 +48,7 @@ def test_a_prefix_is_split_as_it_is_at_the_beginning(gpt_like, copier):
         (
             ("\ud800",),
             ValueError,
-            "A text to translate must hold text, but holds '\\ud800', half a character",
+            "A text to translate must hold text, but holds '\\ud800', a lone surrogate",
         ),
     ],
 )

@@ -306,7 +306,7 @@ def test_a_seed_draws_the_same_wherever_the_windows_begin(translator):
 
 
 ITERABLE = "must be a list or another iterable of texts, but is of type str."
-HALF = "must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write."
+HALF = "must hold text, but holds '\\ud800', a lone surrogate, which UTF-8 cannot write."
 
 
 @pytest.mark.parametrize(

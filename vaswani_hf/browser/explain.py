@@ -75,8 +75,8 @@ def explain(
 
 
 def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int | None) -> None:
-    """Raise an error if a text is too long for the model, or if the page with its self-attention weights
-    would be too large.
+    """Raise an error if a text is too long for the model, or if the self-attention weights of one text are
+    larger than the maximum size of a page.
     """
     config = translator.model.config
     num_heads = config.num_hidden_layers * config.num_attention_heads
@@ -305,7 +305,7 @@ class _Explainer:
 
 
 _NOT_RECORDED = (
-    "The replay needs each step of the search, but the steps that `generate` of this model has shown do not lead "
+    "The page cannot show the beam search, because the recorded steps of `generate` of this model do not lead "
     "to the translation."
 )
 

@@ -120,11 +120,10 @@ class Node:
             child node is its `log_prob` / t, minus the normalizer for t. `normalizers` is None if the search
             predicted no token after this node.
         coverage (float or None): The coverage term of Wu et al. 2016, Equation 14, before the multiplication
-            by `coverage_penalty`. In one of the decoding steps, the token of the node is the decoder input.
-            `coverage` includes the attention weights of this step and of all earlier steps. Therefore the
-            score of a hypothesis uses the coverage term of the second-to-last node of the hypothesis.
-            `coverage` is None if the search has no coverage penalty, or if the search predicted no token
-            after this node.
+            by `coverage_penalty`. In one decoding step, the decoder reads the token of the node. `coverage`
+            includes the attention weights of this step and of all earlier steps. Therefore the score of a
+            hypothesis uses the coverage term of the second-to-last node of the hypothesis. `coverage` is None
+            if the search has no coverage penalty, or if the search predicted no token after this node.
     """
 
     parent: int

@@ -1,4 +1,4 @@
-"""Loads the models that `vaswani look` explains."""
+"""Loads the models whose translations `vaswani look` and `vaswani demo` explain."""
 
 from pathlib import Path
 

@@ -12,8 +12,8 @@ from importlib.resources import files
 from ..model.errors_vaswani import InvalidValueError
 from .explanation import MAX_PAGE_SIZE, Explanation
 
-# The scripts that draw an `Explanation` of a translation. The page joins the scripts into one script, so each
-# script can call the functions of all scripts.
+# The scripts that draw an `Explanation` of a translation. `view_script` joins the scripts into one script, so
+# each script can call the functions of all scripts.
 _SCRIPTS = (
     "elements.js",
     "state.js",

@@ -28,10 +28,10 @@ INDEX_FILE = "model.safetensors.index.json"
 # model and adapter_config.json, transformers adds the adapter to the model.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# The files of a checkpoint without which the model cannot run. `CHECKPOINT_FILES` does not contain the Python
-# files, the model card and the recipe of a checkpoint. The patterns must not match a file that a user has
-# added, because a push deletes replaced files. `MODEL_FILES` has `?` instead of `*`, because on the Hub `*`
-# also matches a slash.
+# The files of a checkpoint that the model and its tokenizers read. `CHECKPOINT_FILES` does not contain the
+# Python files, the model card and the recipe of a checkpoint. The patterns must not match a file that a user
+# has added to the repository, because a push deletes each file that matches a pattern and is not in the new
+# checkpoint. `MODEL_FILES` has `?` instead of `*`, because on the Hub `*` also matches a slash.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-?????-of-?????.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (
     *MODEL_FILES,
@@ -294,7 +294,8 @@ def explain_write_errors(folder: Path, remedy: str = "make room and try again") 
     except WriteError:
         raise
     except Exception as error:
-        # `datasets` wraps an error of the disk in another exception.
+        # Also search the cause of the exception, because `datasets` wraps an error of the disk in another
+        # exception.
         reason = _why_not_written(error) or _why_not_written(error.__cause__)
         if reason is None:
             raise
@@ -313,9 +314,9 @@ def _why_not_written(error: BaseException | None) -> str | None:
     numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
     if isinstance(error, OSError) and error.errno in numbers:
         return os.strerror(error.errno)
-    # Search the error message for the error number, because exceptions of libraries in Rust and C++ have no
-    # attribute `errno`. PyTorch's error message about an incomplete file contains no error number, but the
-    # name of a source file of PyTorch, "inline_container".
+    # Search the error message for the text or the number of the error, because exceptions of libraries in
+    # Rust and C++ have no attribute `errno`. PyTorch's error message about an incomplete file contains
+    # neither the text nor the number, but the name of a source file of PyTorch, "inline_container".
     for number in numbers:
         if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
             return os.strerror(number)

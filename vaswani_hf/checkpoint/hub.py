@@ -45,7 +45,9 @@ class InvalidHubValueError(HubError, InvalidValueError):
 
 
 class UnreachableHubError(HubError):
-    """Raised if the Hub cannot be reached, or if the user has turned the network off."""
+    """Raised if the Hub cannot be reached, or if the offline mode of huggingface_hub is on
+    (HF_HUB_OFFLINE=1).
+    """
 
 
 @contextmanager
@@ -150,7 +152,9 @@ def _http_kinds(error: BaseException) -> set[str]:
 
 
 def _is_invalid_value(error: BaseException) -> bool:
-    """Return True if the repository, dataset or revision that the user has named does not exist."""
+    """Return True if the user has named a repository, dataset or revision that does not exist, or a
+    repository with an invalid name.
+    """
     invalid = (InvalidHubValueError, RepositoryNotFoundError, RevisionNotFoundError, HFValidationError)
     return isinstance(error, invalid) and not isinstance(error, GatedRepoError)
 

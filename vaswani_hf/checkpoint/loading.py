@@ -145,7 +145,8 @@ def load_model(
     name = name or folder
     model_class = KINDS[check_config(folder, name, kinds)].model_class
     if (folder / GENERATION_FILE).exists():
-        # transformers silently uses default settings instead of a damaged generation_config.json.
+        # Read generation_config.json here, so that a damaged file causes an error. transformers would
+        # silently use default settings.
         read_json_object(folder, GENERATION_FILE, name)
     _check_weight_files(folder, name)
     model, report = load_with_report(model_class, folder, **kwargs)
@@ -156,7 +157,8 @@ def load_model(
 def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
     """Return the model, and the report of transformers about missing, unexpected and mismatched weights."""
     logger = logging.getLogger("transformers.modeling_utils")
-    # The caller raises an error that lists the same weights as the log message of transformers.
+    # Hide the log message of transformers about these weights, because the caller raises an error about the
+    # same weights.
     logger.addFilter(_is_no_load_report)
     try:
         with without_initial_values():
@@ -168,8 +170,8 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
 
 
 def refuse_load_faults(report: dict[str, Any], name: str | os.PathLike) -> None:
-    """If the report of `load_with_report` contains missing, unexpected or misshaped weights, raise an error
-    that lists these weights.
+    """Raise an error if the report of `load_with_report` contains missing weights, unexpected weights or
+    weights of another shape. The error names one weight of each kind, and the number of the others.
     """
     faults = [
         *_fault(report["missing_keys"], "missing"),
@@ -206,8 +208,8 @@ def check_config(
     such as "a translation model".
     """
     path = folder / CONFIG_FILE
-    # For a Hub repository without files, `folder` is a missing cache folder, and a message about the cache
-    # folder would confuse the user.
+    # Name the folder only if the user has named the folder. For a Hub repository without files, `folder` is a
+    # missing cache folder, which the user does not know.
     if str(folder) == str(name) and not folder.is_dir():
         raise InvalidValueError(
             f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."
@@ -284,7 +286,8 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
                 )
             raise DamagedFileError(f"'{name}' holds no whole checkpoint: it has no {file}")
         try:
-            # `safe_open` compares the size of the file with the size in its header.
+            # Open the file, because `safe_open` raises an error if the size of the file differs from the size
+            # in its header.
             with safe_open(folder / file, "pt"):
                 pass
         except (SafetensorError, OSError, ValueError) as error:

@@ -134,7 +134,7 @@ def check_not_in_use(output: str | Path, name: str) -> None:
 
 def _lock_file_of(output: str | Path) -> Path:
     place = Path(os.path.realpath(output))
-    # A file name can have at most 255 bytes.
+    # Shorten the name, because a file name can have at most 255 bytes.
     name = os.fsdecode(os.fsencode(place.name)[:200])
     return place.with_name(f".{name}.lock")
 

@@ -1,4 +1,4 @@
-"""Declares which search settings a format supports, and finds other settings in a generation config."""
+"""Declares which search settings a format supports, and finds unsupported settings in a generation config."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ class SupportedSettings:
     Attributes:
         title (str): The name of the format in messages.
         names (Collection): The settings for which the format supports every value.
-        left_out (Collection, optional): The settings that a format cannot express, but without which the
-            exported model is useful. None stands for all settings outside `names`.
+        left_out (Collection, optional): The settings that an export leaves out with a warning, because the
+            exported model is useful without these settings. None stands for all settings outside `names`.
         search (str): Describes the search of the format, for the warning about settings in `left_out`.
     """
 

@@ -34,8 +34,9 @@ def save_tokenizers(
     folder: str | os.PathLike,
 ) -> None:
     """Save the source tokenizer and the target tokenizer in a folder for `load_tokenizers`."""
-    # The subfolder of the target tokenizer does not show whether the checkpoint has two tokenizers: the
-    # subfolder can remain from an earlier save, and its download from the Hub can fail.
+    # Record in the source tokenizer whether the checkpoint has two tokenizers. The subfolder of the target
+    # tokenizer does not show this, because the subfolder can remain from an earlier save, and its download
+    # from the Hub can fail.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:
@@ -47,7 +48,8 @@ def load_tokenizers(
 ) -> Tokenizers:
     """Load the source and the target tokenizer: the same object twice if the checkpoint has only one."""
     name = name or name_or_path
-    # AutoTokenizer needs a config.json, but the subfolder of the target tokenizer has no config.json.
+    # Do not use AutoTokenizer, because AutoTokenizer needs a config.json, and the subfolder of the target
+    # tokenizer has no config.json.
     source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
     if not source_tokenizer.init_kwargs.get("separate_vocabs", False):
         return source_tokenizer, source_tokenizer
@@ -69,8 +71,8 @@ def _load_tokenizer(
 ) -> PreTrainedTokenizerFast:
     folder, place = Path(name_or_path) / subfolder, f"{subfolder}/" if subfolder else ""
     if Path(name_or_path).is_dir():
-        # For a missing file, transformers would suggest installing other libraries, or would continue without
-        # a padding token.
+        # Check the files here. For a missing file, transformers would suggest installing other libraries, or
+        # would continue without a padding token.
         for file in TOKENIZER_FILES[:2]:
             if not (folder / file).exists():
                 raise DamagedFileError(

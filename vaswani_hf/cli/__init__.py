@@ -1,8 +1,8 @@
 """Defines the command `vaswani`: the table of all subcommands, and the function that runs a subcommand.
 
-Each subcommand has a file in `cli/` with the class of the options and the function `run`. The files in `cli/`
-import torch and transformers only inside functions. The import takes seconds, and the command must report an
-invalid option at once.
+Each subcommand has a file in `cli/` with the class of the options and the function `run`. The files in
+`cli/`, except stream.py, import torch and transformers only inside functions. The import takes seconds, and
+the command must report an invalid option at once.
 """
 
 import gc
@@ -191,8 +191,8 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # A BrokenPipeError can come from standard output, or from another pipe, such as the pipe to a worker
-        # process.
+        # Report only a BrokenPipeError that does not come from standard output, but from another pipe, such
+        # as the pipe to a worker process.
         is_lost = is_reader_gone()
         if not discard_lost_output() and not is_lost:
             return report(error, is_output_lost=False)
@@ -238,8 +238,8 @@ def _run(words: list[str]) -> int:
 
 
 def _set_log_level(verbosity: int, has_libraries: bool) -> None:
-    """If `verbosity` is -1, log warnings and errors, but no lines of a run. If `verbosity` is 1, also log
-    debug messages. If `verbosity` is 0, keep the log level.
+    """If `verbosity` is -1, log only warnings and errors, and turn off the progress lines of a training. If
+    `verbosity` is 1, also log debug messages. If `verbosity` is 0, keep the log level.
     """
     if verbosity == 0:
         return
@@ -304,7 +304,8 @@ def _prepare_libraries(is_quick: bool) -> None:
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
 
-    # `disable_progress_bar` also hides the progress bars of the Hub.
+    # Show the progress bars of the Hub again on a terminal, because `disable_progress_bar` also hides the
+    # progress bars of the Hub.
     disable_progress_bar()
     if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()

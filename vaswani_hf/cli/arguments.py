@@ -66,7 +66,7 @@ def make_parser(name: str, command: Command) -> "CommandParser":
         description=f"{command.help[:1].upper()}{command.help[1:]}.",
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # An abbreviation could become ambiguous in the next version.
+        # Refuse abbreviated options, because an abbreviation could become ambiguous in the next version.
         allow_abbrev=False,
     )
     add_options(parser, command.options)
@@ -200,7 +200,7 @@ def _read_number(kind: type, text: str) -> Any:
     try:
         return kind(text)
     except ValueError:
-        # `Settings` reports the error.
+        # Return the word unchanged, because `Settings` then reports that the word is not a number.
         return text
 
 

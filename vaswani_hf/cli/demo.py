@@ -15,7 +15,9 @@ class DemoOptions(DeviceOptions, CodeOptions):
     """The options of `vaswani demo`."""
 
     models: list[str] = on_command_line(positional=True, metavar="MODEL")
-    """checkpoint folders or repositories on the Hub; two models of opposite directions swap the languages"""
+    """checkpoint folders or repositories on the Hub; with two models of opposite directions, the page can
+    swap the languages
+    """
     host: str = "127.0.0.1"
     """the address of the page"""
     port: int = Field(7860, ge=0, le=65535)
@@ -43,7 +45,8 @@ def run(options: DemoOptions) -> None:
     with listening_socket(options.host, options.port) as listening:
         port = listening.getsockname()[1]
     directions = load_directions(options.models, options.device)
-    # `load_directions` imports gradio after it has loaded the models.
+    # Import demo/interface.py after the models are loaded, because demo/interface.py imports gradio, and the
+    # import of gradio takes seconds.
     from ..demo.interface import launch
 
     address = http_address(options.host, port)

@@ -414,9 +414,9 @@ class _Kind(NamedTuple):
 
 
 _ON_TEST_SET = ("source", "reference", *_TRANSLATING)
-# The first key that the user gives as an option, such as `--trees`, selects the kind of the evaluation. If no
-# option selects a kind, the evaluation has the kind `model`. An evaluation of the kind `model` scores one
-# model or one file of translations.
+# The first key of `_KINDS` that the user gives as an option, such as `--trees`, selects the kind of the
+# evaluation. If no option selects a kind, the evaluation has the kind `model`. An evaluation of the kind
+# `model` scores one model or one file of translations.
 _KINDS = {
     "text_file": _Kind(("tokens_per_batch",), EvaluateOptions.check_text_file, _evaluate_text_file),
     "trees": _Kind(("quantization", *_SEARCH, "output"), EvaluateOptions.check_trees, _evaluate_trees),

@@ -46,7 +46,8 @@ class Options(Settings):
     # If False, the command starts without an import of torch and transformers.
     needs_libraries: ClassVar[bool] = True
 
-    # Building a validator takes time, and only the options class of the current command needs one.
+    # Build a validator only at its first use, because the building takes time, and only the options class of
+    # the current command needs a validator.
     model_config = ConfigDict(defer_build=True)
 
     @classmethod
@@ -192,7 +193,7 @@ class BeamSearchOptions(TranslationFields):
 
 
 class SearchOptions(BeamSearchOptions):
-    """The search options of a command that needs only one translation of each sentence."""
+    """The search options of a command that translates many texts, such as `vaswani translate`."""
 
     tokens_per_batch: int = translation_option("tokens_per_batch")
     max_length_a: float | None = translation_option("max_length_a")

@@ -18,7 +18,8 @@ class PlanOptions(RecipeOptions):
     hardware: str | None = on_command_line(
         None,
         group="computing",
-        description=f"estimate the hours on one GPU of this model: {joined(GPUS, 'or')}; or on eight GPUs of the "
+        description=f"estimate the hours on one GPU of this type: {joined(GPUS, 'or')}; or on eight GPUs "
+        "of a type in the "
         f"paper: {joined(PAPER_GPUS, 'or')}",
     )
     tokens_per_second: float | None = on_command_line(None, gt=0, group="computing")

@@ -45,7 +45,7 @@ class PrintKeys(argparse.Action):
         try:
             print(text, flush=True)
         except BrokenPipeError:
-            # The reader of standard output, such as `head`, has ended.
+            # Print no error if the program that reads standard output, such as `head`, has ended.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         parser.exit()
 

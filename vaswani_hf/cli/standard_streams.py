@@ -27,7 +27,8 @@ def is_reader_gone() -> bool:
         poll.register(sys.stdout.fileno(), 0)
         return any(event & select.POLLERR for _, event in poll.poll(0))
     except (AttributeError, OSError):
-        # Windows has no `poll`, and the output stream in a test has no file descriptor.
+        # Return False on Windows, which has no `poll`, and in a test whose output stream has no file
+        # descriptor.
         return False
 
 

@@ -73,8 +73,8 @@ class TextOptions(BeamSearchOptions, InferenceOptions, WorkerOptions, EnsembleOp
             )
         if self.resume and self.text is not None:
             raise InvalidValueError("`--resume` continues a file and must come without `--text`.")
-        # Python replaces each byte of an argument that is not UTF-8 by a lone surrogate, and UTF-8 cannot
-        # encode a lone surrogate.
+        # Refuse a lone surrogate in `--text`, because UTF-8 cannot encode a lone surrogate. Python replaces
+        # each byte of an argument that is not UTF-8 by a lone surrogate.
         check_text(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()
@@ -184,7 +184,8 @@ def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
     if options.writes_json:
         return translation_as_json(translation)
     line = translation if isinstance(translation, str) else translation.text
-    # The output must have one line for each input line, but the text in a JSON line can contain line breaks.
+    # Replace line breaks by spaces, because the output must have one line for each input line. The text in a
+    # JSON line can contain line breaks.
     line = line if options.text is not None else line.replace("\n", " ")
     return line.encode("utf-8", errors="replace") + b"\n"
 

@@ -1,10 +1,11 @@
 """Imports a state dict of "The Annotated Transformer" of Harvard NLP.
 
-The model of "The Annotated Transformer" differs from the paper in three points: pre-norm with a LayerNorm at
-the end of each stack; biases in the attention; an output projection with a bias. LayerNorm divides by the
-unbiased standard deviation plus 1e-6 in "The Annotated Transformer", and by the biased standard deviation in
-PyTorch. The biased standard deviation is sqrt((D - 1) / D) times the unbiased standard deviation. Therefore
-the import multiplies the weight of each LayerNorm by sqrt((D - 1) / D). D is the model width.
+The model of "The Annotated Transformer" differs from the paper in four points: pre-norm with a LayerNorm at
+the end of each stack; biases in the attention; an output projection with a bias; dropout also in the
+attention weights and in the feed-forward networks. LayerNorm divides by the unbiased standard deviation plus
+1e-6 in "The Annotated Transformer", and by the biased standard deviation in PyTorch. The biased standard
+deviation is sqrt((D - 1) / D) times the unbiased standard deviation. Therefore the import multiplies the
+weight of each LayerNorm by sqrt((D - 1) / D). D is the model width.
 
 The state dict does not contain the number of heads. The user must write the number of heads into a file, and
 name the file with the option `--config`.

@@ -283,7 +283,9 @@ class _Certification:
 
 
 def missing_libraries(entry: ExportFormat) -> str | None:
-    """Return how to install the engine of a format, or None if the engine is installed."""
+    """Return a message that says how to install the libraries and the engine of a format. Return None if the
+    libraries and the engine are installed.
+    """
     if not are_installed(entry.libraries):
         return f"not installed; install it with `{install_command(entry.name)}`"
     if are_installed(entry.engine.libraries) and entry.engine.is_available():

@@ -14,7 +14,8 @@ from transformers import PreTrainedConfig
 from ..model.configuration_vaswani import decoder_start_token_id
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 
-# Another order of float32 sums changes logits by about 1e-6; a wrong weight changes logits by more than 1e-2.
+# The tolerance is between two values: another order of float32 sums changes logits by about 1e-6, and a wrong
+# weight changes logits by more than 1e-2.
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
@@ -115,7 +116,7 @@ def report(what: str, difference: float, tolerance: float | None = TOLERANCE) ->
         raise ValueError(f"The {what} must be numbers, but some are NaN; nothing was written.")
     if tolerance is not None and difference > tolerance:
         raise ValueError(
-            f"The largest difference between the {what} and of the checkpoint must be at most {tolerance:g}, "
+            f"The largest difference between the {what} and those of the checkpoint must be at most {tolerance:g}, "
             f"but is {difference:.2g}; nothing was written."
         )
-    return f"Largest difference between the {what} and of the checkpoint on sample inputs: {difference:.2g}."
+    return f"Largest difference between the {what} and those of the checkpoint on sample inputs: {difference:.2g}."

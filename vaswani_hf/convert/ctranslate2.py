@@ -41,7 +41,9 @@ from .simplify import num_positions, with_scaled_dot
 
 @register_loader("VaswaniConfig")
 class VaswaniLoader(BartLoader):
-    """Converts a model to a CTranslate2 specification. Vaswani layers have the same names as BART layers."""
+    """Converts a model to a CTranslate2 specification. The base class is `BartLoader`, because the layers of
+    this package have the same names as the layers of BART.
+    """
 
     @property
     def architecture_name(self) -> str:
@@ -163,7 +165,8 @@ def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokeniz
     config: Any = model.config
     source, target = (
         # A vocabulary of CTranslate2 must have as many tokens as the embedding has rows. The tokenizer of a
-        # checkpoint can have more or fewer tokens than the embedding has rows.
+        # checkpoint can have more or fewer tokens. Therefore leave out tokens without a row, and add a name
+        # for each row without a token.
         [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
         for tokenizer, size in zip(tokenizers, (config.vocab_size, config.decoder_vocab_size), strict=True)
     )

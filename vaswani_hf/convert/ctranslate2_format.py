@@ -35,7 +35,8 @@ CTRANSLATE2 = ExportFormat(
     main_file="model.bin",
     library_name="ctranslate2",
     expressible=EXPRESSIBLE,
-    # `CTranslate2Backend` checks the search settings of the exported folder.
+    # The export checks no search settings, because `CTranslate2Backend` checks the search settings in the
+    # exported folder.
     settings=None,
     export=_export,
     libraries=("ctranslate2",),

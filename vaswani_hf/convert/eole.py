@@ -55,7 +55,8 @@ _ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "silu": "silu",
 }
-# Eole's default values. Eole writes a value to config.json only if the value is not the default.
+# Eole's default values. If config.json lacks a value, the import uses the default, because Eole writes only
+# values that differ from the defaults.
 _DEFAULTS = {"heads": 8, "heads_kv": None, "norm_eps": 1e-5, "mlp_activation_fn": "relu"}
 _REQUIRED_OF_STACK: Requirements = {
     "layer_norm": (("standard", "standardFP32"), "only LayerNorm can be imported"),

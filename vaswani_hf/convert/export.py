@@ -87,7 +87,7 @@ def export(
             formats do not support quantization.
         source_language (str, optional): The code of the source language, such as "en". The argument is
             allowed only for formats that store the languages. By default, the language is read from the
-            recipe of the checkpoint, or from the file that the import of the checkpoint has written.
+            recipe of the checkpoint, or from the file results.json that `vaswani import` has written.
         target_language (str, optional): The code of the target language, such as "de".
 
     Returns:

@@ -1,5 +1,5 @@
 """Defines the class `ExportFormat` and its parts. `Expressible` describes the configs that a format supports.
-`Engine` runs an exported folder.
+`Engine` runs an exported model.
 
 A file that defines a format imports the library of the format inside a function, because the library is
 perhaps not installed.
@@ -113,7 +113,7 @@ class Describe(Protocol):
 
 
 class Engine(ABC):
-    """Runs an exported folder in the runtime of its format, for the comparison in `vaswani certify`.
+    """Runs an exported model in the runtime of its format, for the comparison in `vaswani certify`.
 
     Attributes:
         libraries (tuple): The names of the modules that the runtime needs.
@@ -146,8 +146,9 @@ class Engine(ABC):
 
         Greedy search (one beam) depends only on the log-probabilities. If the beam search of a format has
         other rules than the beam search of this package, `vaswani certify` therefore also measures greedy
-        search. The translations of greedy search show whether the exported model is exact. The translations
-        with `num_beams` beams show the effect of the other rules.
+        search. If greedy search gives other translations, the log-probabilities of the exported model differ
+        from the log-probabilities of the checkpoint. The translations with `num_beams` beams show the effect
+        of the other rules.
         """
         if cls.beam_search == "none" or num_beams == 1:
             return [1]
@@ -209,7 +210,7 @@ class ExportFormat:
         settings (SupportedSettings, optional): Describes which search settings the format supports. None if
             the exported folder contains all search settings of the checkpoint.
         export (Export): The function that writes a model.
-        engine (type): The class that runs an exported folder.
+        engine (type): The class that runs an exported model.
         libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
             the package.
         quantizations (tuple): The supported values of `--quantization`, such as "int8".

@@ -160,7 +160,7 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
     loaded = load_weights(file, _CLASSES)
     if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), dict):
         raise ValueError(
-            f"'{file.name}' must have the entry `model`, but has not; name a checkpoint file of fairseq."
+            f"'{file.name}' must have the entry `model`, but does not; name a checkpoint file of fairseq."
         )
     settings = _settings(loaded)
     _refuse_others(settings)
@@ -260,7 +260,8 @@ def _config(
         attention_dropout=settings.get("attention_dropout", 0.0),
         activation_dropout=settings.get("activation_dropout") or settings.get("relu_dropout") or 0.0,
         activation_function=_ACTIVATIONS[settings.get("activation_fn", "relu")],
-        # In models of the oldest fairseq versions, no LayerNorm follows the last layer of a pre-norm stack.
+        # `norm_fields` looks for the final LayerNorms in the weights, because in models of the oldest fairseq
+        # versions, no LayerNorm follows the last layer of a pre-norm stack.
         **norm_fields(state, of_encoder, of_decoder),
         **position_fields(state, has_positions),
         position_timescales="tensor2tensor",
@@ -286,7 +287,7 @@ def _with_positions(state: dict[str, torch.Tensor], has_positions: bool) -> dict
             "the position tables of the encoder and the decoder must have the same length",
         )
         for name in POSITION_TABLES:
-            # The first token of a text has the position 2.
+            # Remove the rows of the positions 0 and 1, because the first token of a text has the position 2.
             state[name] = state[name][_PAD + 1 :]
     elif has_positions:
         state = to_interleaved(state)
@@ -307,7 +308,7 @@ def _tokenizers(
     models = sorted(folder.glob("*.model"))
     vocabularies = [_read_vocabulary(file) for file in files]
     # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The vocabulary file
-    # also contains tokens such as madeupword0000.
+    # also contains these tokens, so its size must equal the vocabulary size of the model.
     require_vocabulary_sizes([file.name for file in files], vocabularies, config)
     if len(models) != 1:
         return source_and_target_tokenizers(vocabularies, ()), [SPLITS_AT_SPACES]

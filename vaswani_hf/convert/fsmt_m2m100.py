@@ -134,8 +134,8 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
     tokenizer, notes = _language_tokenizer(path)
     is_tied = model.config.tie_word_embeddings
     if not is_tied:
-        # Without tied weights, M2M100 uses separate matrices in the encoder, the decoder and the output
-        # projection instead of the shared embedding.
+        # Remove the shared embedding. Without tied weights, M2M100 uses separate matrices in the encoder, the
+        # decoder and the output projection instead.
         state.pop("model.shared.weight", None)
     return _imported(
         model,
@@ -212,7 +212,8 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
     optional = {*POSITION_TABLES, _OUTPUT}
-    # transformers initializes missing weights with random values.
+    # Raise an error for any other missing weight, because transformers initializes missing weights without an
+    # error.
     refuse_load_faults({**report, "missing_keys": missing - optional}, path)
     return model.eval(), missing & optional
 

@@ -289,7 +289,9 @@ def with_int8_weights(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
 
 def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
-    """Raise a ValueError if the page encodes or decodes a random text differently from the checkpoint."""
+    """Raise a ValueError if the page decodes random token ids, or encodes the decoded texts, differently from
+    the checkpoint.
+    """
     rng = random.Random(0)
     rows = []
     for _ in range(_NUM_TEXTS):

@@ -205,7 +205,9 @@ Requirements = Mapping[str, tuple[Any, str]]
 
 
 def require_all(settings: Mapping[str, Any], requirements: Requirements) -> None:
-    """Raise an `UnsupportedError` for a value that `requirements` does not allow. Settings may be missing."""
+    """Raise an `UnsupportedError` for a value that `requirements` does not allow. A missing setting raises no
+    error.
+    """
     for name, (allowed, reason) in requirements.items():
         if name in settings:
             require(name, settings[name], allowed, reason)

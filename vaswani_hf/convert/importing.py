@@ -68,8 +68,8 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
 }
 # The export formats that `vaswani import` can also read.
 _IMPORTABLE = (MARIAN, MARIAN_NPZ)
-# The names of weight files. A repository can contain weights and also an export, for example to
-# transformers.js.
+# Patterns of the names of weight files. The import refuses an export only if the folder contains no weight
+# file, because a repository can contain weights and also an export, for example to transformers.js.
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.npz", "*.ckpt*", "params.*")
 # A pointer of git-lfs begins with these bytes. If git-lfs is not installed, a clone has pointers in place of
 # large files.
@@ -151,8 +151,8 @@ def import_checkpoint(
         except (InvalidValueError, UnsupportedError):
             raise
         except Exception as error:
-            # A library can raise any error for a file that is only a pointer of git-lfs, or for a checkpoint
-            # of another format.
+            # Catch every exception, because a library can raise any exception for a file that is only a
+            # pointer of git-lfs, or for a checkpoint of another format.
             _refuse_lfs_pointers(path)
             if format is not None and not entry.recognise(path):
                 raise ValueError(
@@ -181,7 +181,8 @@ def _local_path(source: str | os.PathLike, format: str | None) -> Path:
         return Path(source)
     entries = IMPORT_FORMATS.values() if format is None else [IMPORT_FORMATS[format]]
     files = sorted({pattern for entry in entries for pattern in entry.files})
-    # `_refuse_other_folders` recognises an export to ONNX by this file, which contains no weights.
+    # `_refuse_other_folders` recognises an export to ONNX by the file `ONNX.main_file`, which contains no
+    # weights.
     return checkpoint_folder(source, option="source", files=[*files, CARD_FILE, CONFIG_FILE, ONNX.main_file])
 
 
@@ -275,8 +276,8 @@ def _read(entry: ImportFormat, path: Path, source: str | os.PathLike, options: R
     try:
         return entry.read(path, options)
     except (SafetensorError, UnpicklingError, EOFError, RuntimeError) as error:
-        # If a part of a zip file is missing, PyTorch raises a RuntimeError whose message contains
-        # `PytorchStreamReader`.
+        # Among RuntimeErrors, only an error whose message contains `PytorchStreamReader` means a damaged
+        # file: PyTorch raises this error if a part of a zip file is missing.
         if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
             raise
         raise DamagedFileError(f"A weight file of '{source}' is damaged or incomplete") from None

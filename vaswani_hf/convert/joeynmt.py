@@ -190,7 +190,9 @@ def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
 def _read_vocabulary(
     folder: Path, settings: Mapping[str, Any], side: str, specials: Mapping[str, Any]
 ) -> list[str]:
-    """Return the tokens in the order of their ids: the special tokens, then the vocabulary file."""
+    """Return the tokens in the order of their ids: the special tokens, the language tags, and the tokens of
+    the vocabulary file.
+    """
     names = [Path(settings["voc_file"]).name] if settings.get("voc_file") else []
     files = [folder / name for name in (_VOCABULARY_FILES[side], *names) if (folder / name).is_file()]
     if not files:
@@ -215,7 +217,7 @@ def _weight_file(folder: Path) -> Path:
     if len(files) != 1:
         found = ", ".join(names) or "no such file"
         raise ValueError(
-            f"The folder '{folder.name}' must contain best.ckpt or exactly one `.ckpt` file, but contains "
+            f"The folder '{folder.name}' must contain best.ckpt, latest.ckpt or exactly one `.ckpt` file, but contains "
             f"{found}; give the path of the file to import."
         )
     return files[0]
@@ -242,8 +244,8 @@ def _without_alpha(
     alpha^k. The number alpha is the residual factor. The hidden states after the k-th sub-layer are then
     JoeyNMT's hidden states divided by alpha^k. LayerNorm(x / alpha^k) equals LayerNorm(x), except for the
     effect of the epsilon. Without a final LayerNorm, the outputs of a pre-norm encoder with n sub-layers are
-    divided by alpha^n. Therefore the import multiplies the key and value projections of the cross-attention
-    by alpha^n.
+    divided by alpha^n. Therefore the import multiplies the weights of the key and value projections of the
+    cross-attention, but not their biases, by alpha^n.
     """
     state = dict(state)
     for stack, sublayers in _SUBLAYERS.items():
@@ -331,14 +333,16 @@ JOEYNMT = ImportFormat(
     keeps=(
         "Keeps the weights, the vocabularies, and the number of beams, the length penalty and the length "
         "limit of the section `testing`. The tokenizers segment texts with the levels `word` and `char`, "
-        "and with SentencePiece models or merges of subword-nmt that are in the folder, including "
-        "`lowercase` and `normalize`. Otherwise the tokenizers split texts at spaces and join tokens that "
+        "and with SentencePiece models or merges of subword-nmt that are in the folder, and apply "
+        "`lowercase` and `normalize`. If fast tokenizers cannot segment texts like JoeyNMT, the "
+        "tokenizers split texts at spaces and join tokens that "
         "end with the separator of subword-nmt."
     ),
     loses=(
         "`<pad>` gets the probability 0. Recurrent models, prompts (`sep_token`) and stacks with different "
         "activations are refused. The tokenizers do not run Moses, and use merges of subword-nmt only if "
-        "the vocabulary has all parts. The factor `alpha` of residual connections becomes a part of the "
+        "the vocabulary contains the results of all merges. The factor `alpha` of residual connections "
+        "becomes a part of the "
         "weights."
     ),
 )

@@ -153,7 +153,8 @@ def export_marian(
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
     if model.config.zero_start_embedding:
-        # MarianMT excludes `<pad>` only in the search, by the setting `bad_words_ids`, and not in the logits.
+        # Exclude `<pad>` in the logits of MarianMT too, because MarianMT excludes `<pad>` only in the search,
+        # by the setting `bad_words_ids`.
         logits[..., model.config.pad_token_id] = EXCLUDED_LOGIT
     difference = largest_difference(logits, expected, batch["decoder_attention_mask"])
     return report("logits of MarianMT", difference)
@@ -168,7 +169,8 @@ def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
         and config.tie_word_embeddings,
         decoder_start_token_id=decoder_start_token_id(config),
         max_position_embeddings=num_positions,
-        # By default, MarianMT replaces the last token by token 0 if a translation reaches the length limit.
+        # Force no last token. By default, MarianMT replaces the last token by token 0 if a translation
+        # reaches the length limit.
         forced_eos_token_id=None,
     )
 
@@ -181,7 +183,7 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     state = NAMES.to_theirs(to_halves(own))
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
         shared = state.pop("model.shared.weight")
-        # safetensors cannot save two weights that share memory.
+        # Store a copy for each stack, because safetensors cannot save two weights that share memory.
         state |= {f"model.{stack}.embed_tokens.weight": shared.clone() for stack in ("encoder", "decoder")}
     for name, tensor in list(state.items()):
         if "_attn." in name and not config.attention_bias:
@@ -225,7 +227,7 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
     """Read a MarianMT checkpoint of transformers, such as an OPUS-MT model."""
     require_activation(path)
     marian, load_report = load_with_report(MarianMTModel, path, dtype=torch.float32)
-    # transformers initializes missing weights with random values.
+    # Raise an error for a missing weight, because transformers initializes missing weights without an error.
     refuse_load_faults(load_report, path)
     marian.eval()
     state = marian.state_dict()
@@ -234,7 +236,8 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
     state["final_logits_bias"] = bias
     start_row = marian.get_decoder().embed_tokens.weight[pad]
     starts_from_zeros = marian.config.decoder_start_token_id == pad and not bool(start_row.any())
-    # Without tied weights, MarianMT does not use the shared embedding.
+    # Remove the shared embedding of a model without tied weights, because such a model does not use the
+    # shared embedding.
     is_shared = marian.config.share_encoder_decoder_embeddings and marian.config.tie_word_embeddings
     if not is_shared:
         state.pop("model.shared.weight", None)

@@ -82,7 +82,8 @@ EXACT_GELU = (1, 12, 3)
 # Possible names of the YAML file with the search options and the vocabulary names, in the order of
 # preference. `{}` stands for the name of the model file.
 DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
-# The SentencePiece models of OPUS-MT models. The token ids of OPUS-MT models are in a separate YAML file.
+# The file names of the SentencePiece models in the folder of an OPUS-MT model. The token ids of OPUS-MT
+# models are in a separate YAML file.
 _SEGMENTERS = ("source.spm", "target.spm")
 # Possible names of special tokens in a vocabulary: the name in Marian, and the name in the toolkit Nematus.
 _END_TOKENS = ("</s>", "eos")
@@ -244,7 +245,7 @@ def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
             f"'{path.name}' must be a model of Marian, but has no entry {OPTIONS_ENTRY}; use the model file "
             "that Marian has written, not the file with the state of the optimizer."
         )
-    # The YAML text in a model file ends with NUL bytes.
+    # Remove the NUL bytes at the end of the YAML text, which Marian writes into the model file.
     options = parse_yaml(
         text.tobytes().rstrip(b"\0").decode(errors="replace"), f"{OPTIONS_ENTRY} of '{path.name}'"
     )
@@ -402,7 +403,8 @@ def _weights_from_marian(
         elif is_matrix(name):
             own[name] = tensor.T
         else:
-            # Marian stores biases and LayerNorm weights with the shape [1, D].
+            # Flatten biases and LayerNorm weights, because the type "transformer" stores such a weight with n
+            # elements in the shape [1, n].
             own[name] = tensor.flatten() if name.endswith(("bias", "norm.weight")) else tensor
     of_encoder, of_decoder = POSITION_TABLES
     if of_encoder in own:
@@ -462,7 +464,8 @@ def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptio
         )
     paths = []
     for name in (names[0], names[-1]):
-        # The paths in decoder.yml perhaps exist only on the computer that trained the model.
+        # Also look for the file name alone in the folder of the model, because the paths in decoder.yml
+        # perhaps exist only on the computer that trained the model.
         places = [Path(name)] if options.vocabularies else [file.parent / name, file.parent / Path(name).name]
         found = [place for place in places if place.is_file()]
         if not found:

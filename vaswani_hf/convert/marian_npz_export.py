@@ -156,7 +156,7 @@ def _search_options(
 ) -> dict[str, Any]:
     """Return the search options for decoder.yml."""
     unknown = tokenizers[-1].unk_token_id
-    # The exported model never generates `<pad>`.
+    # Allow `<pad>` in `suppress_tokens`, because the exported model never generates `<pad>`.
     if not {unknown, model_config.pad_token_id}.issuperset(config.suppress_tokens or ()):
         raise NotExpressibleError(
             f"`suppress_tokens` is {config.suppress_tokens!r} in the generation config, which {EXPRESSIBLE.title} "
@@ -185,7 +185,7 @@ def _search_options(
 def _batches(config: VaswaniConfig) -> dict[str, Any]:
     if is_marian_default(config):
         return {"mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
-    # In batches of two or more sentences, the search of Marian 1.12.42 mixes up the sentences of a
+    # Use batches of one sentence. In larger batches, the search of Marian 1.12.42 mixes up the sentences of a
     # "transformer-new" model after one sentence has ended.
     return {"mini-batch": 1, "maxi-batch": 1, "maxi-batch-sort": "none"}
 
@@ -242,7 +242,8 @@ def _marian_model(
         "transformer-postprocess-top": "n" if config.has_final_norm(is_decoder=True) else "",
         "transformer-train-position-embeddings": kind == NEW_TYPE,
         "transformer-disable-position-embeddings": False,
-        # Marian approximates the activation GELU if a version before 1.12.3 has written the model.
+        # Write a version of at least 1.12.3, because Marian approximates the activation GELU in models of
+        # earlier versions.
         "version": f"v{_VERSION}",
         # The number of positions in each table of position encodings.
         "max-length": num_positions,

@@ -17,7 +17,7 @@ import torch
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from .comparison import largest_difference_of_rows, log_probs_of
 
-# `_pymarian` needs no other library, unlike `pymarian`.
+# The program imports `_pymarian` instead of `pymarian`, because `_pymarian` needs no other library.
 _PROGRAM = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"
 # The lengths, in tokens, of the random sentences for the comparison of Marian with a model of this package.
 _SAMPLE_LENGTHS = (10, 7, 1)
@@ -28,7 +28,7 @@ def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
     the command fails.
     """
     words = [command, *words, "--cpu-threads", str(torch.get_num_threads()), "--quiet"]
-    # Marian starts its own threads (`--cpu-threads`).
+    # Limit OpenMP and MKL to one thread each, because Marian starts its own threads (`--cpu-threads`).
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, *words],
@@ -63,7 +63,8 @@ def marian_log_probs(
     """
     longest = num_positions or max(len(row) for row in (*source_ids, *target_ids))
     words = ["--model", str(model_file), "--max-length", str(longest), "--word-scores"]
-    # In batches of several sentences, Marian 1.12.42 gives some sentences the scores of other sentences.
+    # Use batches of one sentence, because in larger batches, Marian 1.12.42 gives some sentences the scores
+    # of other sentences.
     words += ["--mini-batch", "1", "--maxi-batch", "1"]
     with TemporaryDirectory() as folder:
         vocabularies, texts = [], []

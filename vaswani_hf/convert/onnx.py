@@ -40,8 +40,8 @@ from .comparison import largest_difference, report, sample_batch
 from .export_formats import ALL_FIELDS, ExportFormat, Expressible
 from .onnx_engine import OnnxEngine, OnnxModel
 
-# The size of the traced batch. The comparison runs the graphs on a larger batch (`sample_batch`), to test
-# sizes that were not traced.
+# The size of the traced batch: the number of sentences, and the length of a sentence in tokens. The
+# comparison runs the graphs on a larger batch (`sample_batch`), to test sizes that were not traced.
 _TRACED_SENTENCES, TRACED_LENGTH = 2, 5
 # When the export compares the graphs with the model, prefill.onnx processes `_PREFILLED` target tokens.
 # decode.onnx processes the remaining target tokens one by one.
@@ -128,7 +128,7 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
     from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
     from transformers.exporters.exporter_onnx import OnnxExporter
 
-    # The exporter removes the input `use_cache`.
+    # Define no shape for `use_cache`, because the exporter removes this input.
     shapes = _varying(get_auto_dynamic_shapes({k: value for k, value in inputs.items() if k != "use_cache"}))
     return OnnxExporter().export(part, copy.deepcopy(inputs), OnnxConfig(dynamic=True, dynamic_shapes=shapes))
 
@@ -149,8 +149,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # Older versions of transformers, such as 5.17, do not have the class `ExportedModel`. The graphs are
-        # `torch.onnx.ONNXProgram`s.
+        # Older versions of transformers, such as 5.17, do not have the class `ExportedModel`. In these
+        # versions, each graph is a `torch.onnx.ONNXProgram`.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)
@@ -164,8 +164,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
 def quiet() -> Iterator[None]:
     """Suppress the progress output and the warnings of torch and transformers."""
     disabled = logging.root.manager.disable
-    # The import of ONNX Runtime's quantizer calls `logging.basicConfig`. If the root logger has a handler,
-    # `basicConfig` does nothing.
+    # The import of ONNX Runtime's quantizer calls `logging.basicConfig`. Add a handler to the root logger
+    # first, because `basicConfig` does nothing if the root logger has a handler.
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

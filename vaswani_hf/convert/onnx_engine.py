@@ -27,7 +27,7 @@ class OnnxGraph:
     """Runs one ONNX graph in ONNX Runtime. The graph defines the names of its inputs and outputs."""
 
     def __init__(self, path: Path):
-        # ONNX Runtime can send usage reports.
+        # Turn off the usage reports of ONNX Runtime.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 

@@ -52,7 +52,7 @@ _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
 _TABLE = "embeddings.make_embedding.pe.pe"
 
 NO_SHARED_HEADS = "this package does not support heads that share keys and values"
-# The settings that OpenNMT-py and Eole have in common.
+# The requirements for the settings that OpenNMT-py and Eole have in common.
 REQUIRED_OF_BOTH: Requirements = {
     "relative_positions_buckets": (0, "only models with absolute positions can be imported"),
     "generator_function": ("softmax", "only models with a softmax over the vocabulary can be imported"),
@@ -207,7 +207,8 @@ def _logits_of_opennmt(checkpoint: Mapping[str, Any], state: Mapping[str, torch.
 
 def load_into(model: Any, state: Mapping[str, torch.Tensor]) -> None:
     """Load weights into a model of OpenNMT-py or Eole. A bias that is missing in `state` is set to zero."""
-    # The models of OpenNMT-py override `load_state_dict` with different arguments.
+    # Call `load_state_dict` of the base class, because the models of OpenNMT-py override this method with
+    # different arguments.
     missing = set(torch.nn.Module.load_state_dict(model, state, strict=False).missing_keys)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -221,7 +222,8 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
     if "model" in checkpoint:
         state.update(checkpoint["model"])
         for name, tensor in (checkpoint["generator"] or {}).items():
-            # In OpenNMT-py 2, the output projection is the first module of an `nn.Sequential`.
+            # Remove the prefix "0.". In OpenNMT-py 2, the names have this prefix, because the output
+            # projection is the first module of an `nn.Sequential`.
             state[f"generator.{name.removeprefix('0.')}"] = tensor
     else:
         files = sorted(

@@ -214,7 +214,7 @@ def source_and_target_tokenizers(
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
     """Return True if the SentencePiece model has a piece of several characters that is missing in `ids`.
-    Without a piece of several characters, a tokenizer of `fast_tokenizer` can split texts differently than
+    If such a piece is missing, the tokenizer that `fast_tokenizer` creates can split texts differently from
     SentencePiece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
@@ -235,7 +235,9 @@ def _model(model: SentencePieces, tokens: list[tuple[str, float]], unknown: str)
 
 
 def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return the merge rules: all pairs of pieces whose concatenation is a piece, highest score first."""
+    """Return the merge rules, highest score first: all pairs of tokens in `ids` whose concatenation is a
+    piece of `model` and a token in `ids`.
+    """
     merges = []
     for piece, score in model.pieces.items():
         for end in range(1, len(piece)):

@@ -235,8 +235,9 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
             f"'{_WEIGHT_FILE}' must contain only tensors, but does not; use the weights of a model that is "
             "not quantized."
         )
-    # Old versions of Sockeye write copies of other weights with "traced" and "cached" in their names. The
-    # network that predicts the length of a translation has no effect on the probabilities of tokens.
+    # Leave out two kinds of weights. Old versions of Sockeye write copies of other weights, whose names
+    # contain "traced" or "cached". The network that predicts the length of a translation has no effect on the
+    # probabilities of tokens.
     return {
         name: tensor
         for name, tensor in state.items()

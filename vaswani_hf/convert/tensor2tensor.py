@@ -78,8 +78,8 @@ _HPARAMS_SETS: dict[str, dict[str, Any]] = {
     "transformer_tiny": {"num_heads": 4},
 }
 _PAD, _END = 0, 1
-# The names of variables in a checkpoint. The TensorFlow scope at the beginning of a name differs between
-# models.
+# Patterns for the names of variables in a checkpoint. The TensorFlow scope at the beginning of a name differs
+# between models.
 _BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
 _SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
 _TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")
@@ -298,7 +298,7 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
         ]
         return {name: torch.from_numpy(reader.get_tensor(name)).float() for name in names}
     except Exception as error:
-        # A damaged file can raise any kind of exception.
+        # Catch every exception, because a damaged file can cause any kind of exception.
         reason = first_line_of(error)
         raise DamagedFileError(f"The checkpoint '{Path(prefix).name}' cannot be read ({reason})") from None
 
@@ -308,7 +308,7 @@ def _plain_name(name: str) -> str:
     "encoder.layer.0.self_attention.norm.bias".
     """
     name = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name)
-    # The name of the LayerNorm depends on the norm position.
+    # In a checkpoint, the name of a LayerNorm depends on the norm position (pre-norm or post-norm).
     name = re.sub(r"/layer_(?:pre)?postprocess/layer_norm/layer_norm_(\w+)$", r"/norm/\1", name)
     name = re.sub(r"/(?:kernel|scale)$", "/weight", name)
     return name.replace("/", ".")
@@ -325,7 +325,7 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
         if found := _SHARD.match(name):
             shards.setdefault(found.group(1), {})[int(found.group(2))] = tensor
         elif found := _BODY.match(name):
-            # TensorFlow stores matrices as [in, out].
+            # Transpose matrices, because TensorFlow stores matrices as [in, out].
             is_matrix = name.endswith("/kernel")
             state[_plain_name(found.group(1))] = tensor.T.contiguous() if is_matrix else tensor
         else:

@@ -38,8 +38,8 @@ from .weights import (
 )
 
 _TITLE = "torch.nn.Transformer"
-# The name of a weight that every `torch.nn.Transformer` has. If the `torch.nn.Transformer` is an attribute of
-# a model, the name of the weight has a prefix, such as "transformer.".
+# A pattern for the name of a weight that every `torch.nn.Transformer` has. If the `torch.nn.Transformer` is
+# an attribute of a model, the name of the weight has a prefix, such as "transformer.".
 _FIRST_WEIGHT = re.compile(r"^(.*\.)?decoder\.layers\.0\.multihead_attn\.in_proj_weight$")
 _SINUSOIDAL, _NONE = "sinusoidal", "none"
 

@@ -110,7 +110,8 @@ def _only_tokenizer(tokenizers: Tokenizers) -> Any:
 def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     settings = read_json_object(folder, TOKENIZER_FILES[1], folder)
-    # transformers.js prints a warning about the class name that transformers 5 writes.
+    # Replace the class name that transformers 5 writes, because transformers.js prints a warning about this
+    # name.
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     write_whole(folder / TOKENIZER_FILES[1], json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 

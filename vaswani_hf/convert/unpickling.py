@@ -34,8 +34,8 @@ class Stub:
                 self.__dict__.update(part)
 
 
-# In bytes. A file of an older version of `torch.save` is no zip file, and begins with the names of the
-# weights.
+# The number of bytes to read from a file that is not a zip file. Older versions of `torch.save` write such
+# files, with the names of the weights near the beginning.
 _LONGEST_HEADER = 2**20
 
 
@@ -119,7 +119,8 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
             f"because such objects can execute code ({_refused(str(error))})."
         ) from None
     except Exception as error:
-        # Reading a damaged file can raise any exception. The option `-v` shows the cause.
+        # Catch every exception, because a damaged file can cause any kind of exception. The option `-v` shows
+        # the cause.
         if _is_unreadable(error):
             raise
         raise DamagedFileError(f"'{path.name}' was not written by `torch.save`, or is incomplete") from error

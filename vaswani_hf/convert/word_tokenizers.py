@@ -111,7 +111,7 @@ def tokenizer_pair(
     source, target = tokenizers
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
-    # Training and the export to transformers.js must know whether two different tokenizers have the same
-    # token ids.
+    # Record whether the two tokenizers have the same token ids, because training and the export to
+    # transformers.js need this information.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     return source, target

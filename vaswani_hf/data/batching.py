@@ -62,7 +62,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
 
     def __init__(
         self,
-        source_lengths: np.ndarray,  # [N] or, with corpus weights, [P] for the P places of an epoch; in tokens
+        source_lengths: np.ndarray,  # in tokens [N]; with corpus weights, [P] for the P pairs of an epoch
         target_lengths: np.ndarray,  # the same shape, in tokens
         source_tokens: int,
         target_tokens: int,
@@ -156,8 +156,8 @@ def _evenly_full_bounds(
     """Divide the pairs into as few batches as possible, with almost equal numbers of tokens. Return the
     bounds of the batches.
 
-    If the last batch had only a few pairs, a step on these pairs could change the weights as much as a step
-    on a full batch.
+    The batches have almost equal sizes, because a step on a last batch of only a few pairs could change the
+    weights as much as a step on a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)

@@ -22,7 +22,9 @@ _MAX_CACHED_PIECES = 32
 
 
 class BpeDropout:
-    """Encodes text with BPE-dropout. The BPE-dropout of the library `tokenizers` cannot be seeded."""
+    """Encodes text with BPE-dropout. The class replaces the BPE-dropout of the library `tokenizers`, which
+    cannot be seeded.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
         """`tokenizer` comes from `train_tokenizer`. `rate` is the probability of leaving out a merge."""

@@ -61,7 +61,8 @@ class Column:
             return [self._chunks[number][position].as_py() for number, position in places]
         for number in set(numbers) - self._views.keys():
             chunk = self._chunks[number]
-            # A memoryview returns a single number faster than an array.
+            # Store the offsets as a memoryview, because a memoryview returns a single number faster than a
+            # NumPy array.
             self._views[number] = (chunk.values.to_numpy(), memoryview(chunk.offsets.to_numpy()))
         cells = []
         for number, position in places:
@@ -70,8 +71,8 @@ class Column:
         return cells
 
     def lists(self, rows: np.ndarray) -> Iterator[pyarrow.Array]:
-        """Yield the lists of token ids in the rows `rows`, in the order of `rows`. An Arrow array contains
-        the lists of many rows.
+        """Yield Arrow arrays with the lists of token ids in the rows `rows`, in the order of `rows`. Each
+        Arrow array contains the lists of one or more rows.
         """
         numbers, positions = self._positions(rows)
         cuts = np.flatnonzero(np.diff(numbers)) + 1

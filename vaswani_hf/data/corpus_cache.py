@@ -49,7 +49,8 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
             mapped_files.release()
         digest.update(ids.digest() + lengths.digest())
     if CORPUS_COLUMN in pairs.column_names:
-        # The weight of a pair's corpus determines how often an epoch contains the pair.
+        # Hash the corpus of each pair too, because the weight of the corpus determines how often an epoch
+        # contains the pair.
         digest.update(np.ascontiguousarray(pair_corpora(pairs), "<i4"))
     return {"count": len(pairs), "sha256": digest.hexdigest()}
 

@@ -155,11 +155,11 @@ def prepare_pairs(
     report.add(outcomes)
     if report.kept == 0:
         raise InvalidValueError(
-            f"`{report.example}s` must hold a {report.example} that survives cleaning, but has none: {report}."
+            f"`{report.example}s` must contain a {report.example} that the cleaning keeps, but has none: {report}."
         )
     prepared = marked.with_format(None).remove_columns("outcome")
     if report.kept < report.read:
-        # `select` is slow for many rows.
+        # Call `select` only if the cleaning has removed a pair, because `select` is slow for many rows.
         prepared = prepared.select(np.flatnonzero(outcomes == 0))
     return prepared, report
 

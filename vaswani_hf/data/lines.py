@@ -89,7 +89,8 @@ def parse_json(text: str, kind: type, place: str) -> Any:
                 f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
             ) from None
     except ValueError:
-        # Python refuses an integer with too many digits, because the conversion would take a long time.
+        # Python raises a ValueError for an integer with too many digits, because the conversion would take a
+        # long time.
         digits = sys.get_int_max_str_digits()
         raise ValueError(
             f"{place} must have no number of more than {digits:,} digits, but has one."

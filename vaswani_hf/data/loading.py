@@ -70,7 +70,7 @@ class PairSource:
 
 
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
-    """Return sentence pairs as a dataset with the text columns `source` and `target`.
+    """Return sentence pairs as a dataset or a stream with the text columns `source` and `target`.
 
     The library `datasets` stores the pairs of a file in its cache, and reads the file again if the file has
     changed. A stream is read during the training, so an error in its content is raised later.

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-# The number of bytes of memory-mapped files that can stay in physical memory.
+# The maximum number of bytes of memory-mapped files that stay in physical memory.
 _MAX_MAPPED_BYTES = 2**28
 _MADV_DONTNEED = 4
 # The numbers of three `mallopt` options in malloc.h, and the values (in bytes) that this file sets.
@@ -36,9 +36,9 @@ def return_free_memory() -> None:
 
 
 def keep_free_memory() -> None:
-    """Let the C library keep freed memory, because all steps allocate blocks of the same sizes. Otherwise the
-    operating system provides 20,000 new memory pages in each step, and a step of a small model takes 4 %
-    longer.
+    """Let the C library keep freed memory, because all training steps allocate blocks of the same sizes.
+    Otherwise the operating system provides 20,000 new memory pages in each training step, and a training step
+    of a small model takes 4 % longer.
     """
     set_option = _c_function("mallopt")
     if set_option is not None:
@@ -65,7 +65,8 @@ class MappedFiles:
         self._advise = _c_function("madvise")
 
     def release(self) -> None:
-        """Remove the pages of Arrow files from memory if the pages need more than `_MAX_MAPPED_BYTES`.
+        """Remove the pages of Arrow files from memory if the shared memory of the process has grown by at
+        least `_MAX_MAPPED_BYTES` since the previous removal.
 
         If the process later reads a page that was removed from memory, the operating system loads the page
         from the file again.
@@ -78,8 +79,7 @@ class MappedFiles:
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
         # The code of shared libraries also counts as shared memory. Store the size of the shared memory after
-        # the pages of Arrow files have been released. The next call then counts only pages that were loaded
-        # later.
+        # the removal, so that the next call of `release` counts only pages that were loaded later.
         self._shared_bytes_after_release = _shared_bytes()
 
 

@@ -48,7 +48,9 @@ def existing_files(given: Files, key: str) -> list[str]:
 
 
 def existing_pair_files(given: Files, key: str) -> list[str]:
-    """Return the files that the field `pairs_file` of `PairSource` names. Error messages name `key`."""
+    """Return the files that the field `pairs_file` of `PairSource` names. Error messages contain `key`, the
+    name of the field or of the recipe key.
+    """
     paths = existing_files(given, key)
     for path in paths:
         if Path(path).suffix not in _ROW_READERS:
@@ -67,7 +69,7 @@ def distillation_metadata(files: list[str]) -> list[dict[str, Any]]:
             metadata = first_row.get("distillation")
             found.append(metadata if isinstance(metadata, dict) else {})
     except (OSError, ValueError):
-        # Ignore a file that cannot be read, because `load_pairs` raises an error for the file later.
+        # If a file cannot be read, return no metadata. `load_pairs` raises the error for the file later.
         return []
     return found
 
@@ -166,8 +168,8 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
     """Return the sentences of a row in two languages. A missing value becomes an empty sentence."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    # Usually, the column `translation` maps each language to a sentence. But if the recipe names a language
-    # "translation", the column `translation` contains the sentences in the language with this name.
+    # Usually, the column `translation` maps each language to a sentence. If the source or target language is
+    # named "translation", the column `translation` contains the sentences in this language.
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")

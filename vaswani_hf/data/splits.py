@@ -21,7 +21,9 @@ def load_splits(
     data: DataSettings,
     seed: int,
 ) -> dict[str, Any]:
-    """Load the texts of each split (None if missing). Call `check_split` for each split that is no stream."""
+    """Load the texts of each split (None for a missing split). Call `check_split` for each split that is a
+    `Dataset`.
+    """
     texts: dict[str, Any] = {}
     for split in SPLITS:
         with explain_split_errors(split):
@@ -72,7 +74,8 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
     if first is None:
         raise ValueError(f"{name} {fault}")
     if split == "test":
-        # The evaluation on the test split translates and scores sentences of any length.
+        # Do not check the lengths of a test split, because the evaluation translates and scores sentences of
+        # any length.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):

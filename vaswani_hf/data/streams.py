@@ -16,8 +16,8 @@ from datasets import IterableDataset
 from ..model.errors_vaswani import InvalidValueError
 from .batching import cut_into_batches
 
-# The number of shards from which the stream reads sentence pairs alternately. All pairs of a shard can belong
-# to the same language, domain or corpus.
+# The number of shards from which the stream reads sentence pairs alternately. Read from several shards,
+# because all pairs of a shard can belong to the same language, domain or corpus.
 _NUM_OPEN_SHARDS = 8
 
 
@@ -105,7 +105,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
                         yield batch
             if not has_pairs:
                 raise ValueError(
-                    "The stream of training pairs must hold a pair that survives cleaning, but has none."
+                    "The stream of training pairs must contain a pair that the cleaning keeps, but has none."
                 )
             epoch += 1
             first_window = 0

@@ -72,7 +72,8 @@ class TextEncoder:
         """Return the int32 token ids of each text. The texts must not begin or end with white space."""
         if not self._encodes_words_alone:
             return _as_lists(self._encode(texts.to_pylist(), special=True))
-        # A single space between two words is part of the second word.
+        # Split the texts at single spaces. In the text, a space is part of the following word, and the
+        # tokenizer adds a space before each word.
         words_of_texts = pyarrow.compute.split_pattern(texts, " ")
         offsets = words_of_texts.offsets.to_numpy()  # [N + 1]
         words = words_of_texts.values.dictionary_encode()
@@ -123,8 +124,8 @@ def _as_lists(rows: list[bytes]) -> pyarrow.ListArray:
 
 
 def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
-    """Return True if a normalizer (a dict from tokenizer.json) adds a space before a text and normalizes each
-    word separately.
+    """Return True if a normalizer (a dict from tokenizer.json) adds a space before a text, and normalizes
+    each word independently of the other words.
     """
     steps = (normalizer or {}).get("normalizers", [])
     return (

@@ -290,10 +290,10 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     words, and the `target` is one German word.
 
     A number consists of the thousands and a remainder below 1000. Each of the two parts has 0 to 3 digits,
-    which gives 16 combinations of digit counts. The 16 combinations of digit counts are equally probable. If
-    all numbers were equally probable, 90 % of the drawn numbers would have six digits. Only the split "train"
-    can contain a number several times. A number occurs again only after all other numbers with equally many
-    digits in both parts (thousands and remainder).
+    which gives 16 combinations of digit counts. In the split "train", the 16 combinations of digit counts are
+    about equally probable. If all numbers were equally probable, 90 % of the drawn numbers would have six
+    digits. Only the split "train" can contain a number several times. A number occurs again only after all
+    other numbers with equally many digits in both parts (thousands and remainder).
 
     A number is in the same split for every seed. The split "validation" contains about 5 % of all numbers,
     and the split "test" contains about another 5 %. The split "train" has all remaining numbers, including

@@ -26,7 +26,7 @@ WORD = "XX"
 # The labels of brackets around a whole sentence. In the files of the Penn Treebank, the bracket around a
 # sentence has no label.
 WRAPPERS = ("", "TOP", "ROOT", "S1")
-# The tag of a trace in the Penn Treebank. A trace is an element without words.
+# The tag of a trace in the Penn Treebank. A trace, such as `(-NONE- *T*-1)`, marks a position without a word.
 TRACE = "-NONE-"
 # Only ASCII white space separates words, because a no-break space can be part of a word, as in the French
 # number 10 000.
@@ -239,8 +239,9 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """Remove each outermost bracket whose label is in `WRAPPERS`. If several constituents or a single word
-    remain, add a bracket TOP around them.
+    """Remove each outermost bracket whose label is in `WRAPPERS` and that contains exactly one constituent.
+    If the remaining outermost bracket has no label, give the bracket the label TOP. Put a single word without
+    brackets into a bracket TOP.
     """
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
@@ -275,8 +276,8 @@ def treebank_files(names: list[str]) -> list[str]:
 
 
 def _files_of(path: str) -> list[str]:
-    """Return the `.mrg` files in the folder `path`. Return [`path`] if `path` is a file, and [] if `path`
-    does not exist.
+    """Return the `.mrg` and `.mrg.gz` files in the folder `path`. Return [`path`] if `path` is a file, and []
+    if `path` does not exist.
     """
     if os.path.isdir(path):
         return sorted(str(file) for file in Path(path).rglob("*") if file.name.endswith((".mrg", ".mrg.gz")))

@@ -56,8 +56,8 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # In each epoch, the sampler draws P pairs. Element `i` of `source_lengths` and of `target_lengths` is
-        # the length (in tokens) of the longest sentence that draw number `i` can give.
+        # An epoch has P places. Element `i` of `source_lengths` and of `target_lengths` is the length (in
+        # tokens) of the longest sentence that place `i` can contain.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
@@ -81,7 +81,7 @@ class WeightedPairs:
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     """Return an array [num_places]. In each epoch, the sampler draws `num_places` pairs from the corpus.
-    Element `i` is the maximum length of the pair that the sampler draws for place `i` of an epoch.
+    Element `i` is the maximum length (in tokens) of the sentences that the sampler can draw for place `i`.
     """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places

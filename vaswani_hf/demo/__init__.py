@@ -1,1 +1,1 @@
-"""Creates the page of `vaswani demo`, and creates a Space on the Hub with the same page."""
+"""Creates the page of `vaswani demo`, and creates Spaces on the Hub that translate with a model."""

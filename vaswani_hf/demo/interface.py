@@ -85,8 +85,8 @@ class _Actions:
 
     def translate(self, label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
         """Return the translation, and four HTML texts: the confidences, the word alignment, the translation
-        table and the attention picture. The HTML text of the attention picture is empty, so that the page
-        removes the previous picture.
+        table and the attention picture. The HTML text of the attention picture is always empty, so that the
+        page removes the picture of the previous text.
         """
         if not text.strip():
             return "", "", "", "", ""

@@ -219,8 +219,8 @@ class TranslationMetric(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        # The base class creates a folder, but this metric writes no files, and the working folder is perhaps
-        # read-only.
+        # Create no folder. The base class creates a folder in the cache of `evaluate`, but this metric writes
+        # no files, and the cache folder can be read-only.
         return self._data_dir_root
 
     def _compute(

@@ -23,8 +23,8 @@ from .systems import Report, System, TestSet
 
 GOOD_CHRF = 60
 _NUM_BINS = 10
-# The L2 penalty of the logistic regression. Without a penalty, the weights would become infinite if a test
-# set contains only good or only bad translations.
+# The L2 penalty of the logistic regression. Without a penalty, the weights would grow without limit if all
+# translations of the validation set are good or all are bad.
 _WEIGHT_DECAY = 1e-3
 FEWEST_SENTENCES = 100
 

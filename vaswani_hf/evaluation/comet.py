@@ -92,13 +92,14 @@ def comet_scores_or_error(
 
 
 def _write(path: Path, texts: Sequence[str]) -> None:
-    # comet-score would read a carriage return inside a sentence as the end of a line.
+    # Replace all white space by single spaces, because comet-score would read a carriage return inside a
+    # sentence as the end of a line.
     path.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
 
 
 def _run(command: list[str], model: str, folder: Path) -> None:
-    # If stderr is a terminal, comet-score shows progress bars. Otherwise, an error message quotes the last
-    # line of the log file.
+    # If stderr is a terminal, comet-score writes progress bars and errors to the terminal. Otherwise, the
+    # stderr of comet-score goes to the log file. An error message quotes the last line of the log file.
     shows = sys.stderr is not None and sys.stderr.isatty()
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:
@@ -109,7 +110,7 @@ def _run(command: list[str], model: str, folder: Path) -> None:
     if finished.returncode:
         lines = (folder / "log").read_text(encoding="utf-8", errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()] or [
-            "it says why above" if shows else "no word"
+            "see the output above" if shows else "no output"
         ]
         raise CometError(
             f"{COMMAND} failed with '{model}' (exit code {finished.returncode}: {said[-1][:300]}); check that"

@@ -122,7 +122,9 @@ class Comparison(JsonObject):
 
 
 def check_comparable(num_sentences: int) -> None:
-    """Raise an error if the test set is too large, or if sacreBLEU's tests cannot use the seed."""
+    """Raise an error if the test set is too large, or if sacreBLEU's tests cannot use the seed in the
+    environment variable `SACREBLEU_SEED`.
+    """
     if num_sentences > MOST_SENTENCES:
         raise InvalidValueError(
             f"`--compare` accepts at most {MOST_SENTENCES:,} sentences, because the significance tests would "
@@ -153,7 +155,7 @@ def compare(
     device: str | None = None,
     recipe_note: str | None = None,
 ) -> Report:
-    """Translate the test set, and compare all systems with the first system. `scoring` is for
+    """Translate the test set, and compare all systems with the first system. `scoring` contains arguments of
     `compare_systems`.
     """
     translations = {system.name: system.translations(test_set.sources) for system in systems}
@@ -288,7 +290,7 @@ def _scores(results: Mapping[str, Any], num_sentences: int) -> dict[str, Score]:
     """Return the score of each system, from the results of the bootstrap."""
     scores = {}
     for name, result in results.items():
-        # The module `json` cannot write a NumPy float32.
+        # Convert each value to float, because the module `json` cannot write a NumPy float32.
         mean = float(result.mean)
         half = float(result.ci)
         interval = None
@@ -306,7 +308,7 @@ def _mean_comet(comet: Mapping[str, Sequence[float]], indices: Iterable[int]) ->
 
 
 def _rows(names: Iterable[str], scores: ScoresByMetric) -> list[SystemRow]:
-    """Return the row of each system."""
+    """Return the `SystemRow` of each system."""
     rows = []
     for name in names:
         of_system: dict[str, Any] = {key: of_metric[name] for key, of_metric in scores.items()}

@@ -28,9 +28,10 @@ class Measurements(JsonObject):
     """The loss of a model on a test set, the number of sentences, and the time of the translation.
 
     Attributes:
-        loss: The loss on the references in nats per token; None if all references are too long for the model.
+        loss: The loss on the references in nats per token; None if all sentence pairs are too long for the
+            model, or if the translations come from a file.
         perplexity: The perplexity per token on the references; None if `loss` is None.
-        seconds: The time that the translation took.
+        seconds: The time that the translation took, in seconds; None if the translations come from a file.
     """
 
     loss: float | None = None
@@ -45,7 +46,8 @@ def negative_log_likelihood(
     model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
 ) -> tuple[float, int]:
     """Return the total negative log-likelihood of all labels in nats, without label smoothing, and the number
-    of labels. Restore the mode (train or eval) of the model.
+    of labels. The model runs in eval mode. Afterwards, the function restores the previous mode (train or
+    eval).
     """
     was_training = model.training
     model.eval()

@@ -86,7 +86,7 @@ def read_systems(
     in a file is reported before a model translates for hours. `num_sentences` is the number of lines of
     `source`.
     """
-    # An error in a file is reported before the first download of a checkpoint.
+    # Read all files first, so that an error in a file is reported before the first download of a checkpoint.
     finished = {}
     for name in names:
         if Path(name).is_file():

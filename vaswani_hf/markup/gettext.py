@@ -53,7 +53,9 @@ _Message = dict[str, _Field]
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """Replaces the lines from `start` to `end` of the catalogue by `lines`."""
+    """Replaces the lines `start` to `end - 1` of the catalogue by `lines`. If `start` equals `end`, inserts
+    `lines` before the line `start`.
+    """
 
     start: int
     end: int
@@ -87,8 +89,8 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
 
 
 def _edits_of(message: _Message, singular: str, plural: str | None, num_forms: int | None) -> list[_Edit]:
-    """Write the translations of `msgid` and `msgid_plural` into the empty fields of a message. Add missing
-    plural forms after the last field of the message.
+    """Return the edits that write the translations of `msgid` and `msgid_plural` into the empty fields of a
+    message, and that add missing plural forms after the last field of the message.
     """
     keywords = [field.keyword for field in message.values() if field.kind == "msgstr"]
     end = message[keywords[-1]].end
@@ -165,8 +167,8 @@ def _byte_of(escape: re.Match[bytes]) -> bytes:
 
 
 def _lines_of(keyword: str, text: str) -> list[str]:
-    """Return the lines of a PO file for the field `keyword`, such as `msgid`. Each line of `text` becomes one
-    quoted string.
+    """Return the lines of a PO file for the field `keyword`, such as `msgstr`. Each line of `text` becomes
+    one quoted string.
     """
     strings = [f'"{line.translate(_ESCAPE_TABLE)}"' for line in re.findall(r"[^\n]*\n|[^\n]+", text)]
     if len(strings) != 1:

@@ -81,7 +81,8 @@ def _text_parts(tokens: Sequence["_Token"]) -> list[str | Passage]:
     pieces: list[Piece] = []
     for token in tokens:
         if NUMBERED_TAG.fullmatch(token.raw) or (token.kind == "text" and not token.is_kept):
-            # The parser of HTML reads the numbered tag `</0>` as a comment.
+            # Pass each numbered tag to `text_pieces`, because `HTMLParser` reads the numbered tag `</0>` as a
+            # comment.
             pieces += text_pieces(token.raw)
         elif token.is_inline:
             pieces.append(_inline_piece(token))
@@ -124,7 +125,7 @@ def text_of_code(name: str, raw: str) -> str:
 
 
 def keeps_content(tag: str) -> bool:
-    """Return True if the content of the element that begins with the given tag is not translated."""
+    """Return True if the opening tag `tag` excludes the content of its element from translation."""
     tokens = _Tokenizer(tag).tokens
     return bool(tokens) and tokens[0].keeps_content is True
 
@@ -183,11 +184,12 @@ class _Tokenizer(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.tokens: list[_Token] = []
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", document))]
-        # Tags inside a template, such as `<%= "<b>" %>`, are not tags of the document.
+        # Replace template code, such as `<%= "<b>" %>`, by letters X, because tags inside template code are
+        # not tags of the document.
         self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), document))
         if self.rawdata.startswith("<"):
-            # The document ends inside a tag or a comment. `HTMLParser.close` would interpret the incomplete
-            # tag or comment as text.
+            # The document ends inside a tag or a comment. Copy the incomplete tag or comment, because
+            # `HTMLParser.close` would interpret the incomplete tag or comment as text.
             self.tokens.append(_Token("declaration", start=len(document) - len(self.rawdata)))
         else:
             self.close()

@@ -445,7 +445,8 @@ def _with_kept_elements(pieces: Sequence[Piece]) -> list[Piece]:
 def _has_equal_markup(parser: Any, source: str, translation: str, definitions: dict[str, Any]) -> bool:
     """Return True if the translation of a block is one paragraph with the markup of the source block."""
     if _structure(parser, translation, definitions) != _structure(parser, source, definitions):
-        # For example, `**` before a space does not begin bold text.
+        # The markup differs, for example, if the translation has a space after an opening `**`, because `**`
+        # before a space does not begin bold text.
         return False
     # The translation is not always one paragraph: for example, the translation can be empty, or begin a code
     # block with `~~~~`.

@@ -301,8 +301,8 @@ class _Projection:
         node.start = node.end = position
 
     def _position(self, node: Node, parent: Node) -> int:
-        """Return the index of the unit (such as a word) of the translation before which a tag or an
-        unchangeable part (`node`) is placed.
+        """Return the position of `node` (a tag or an unchangeable part) in the translation: the index of the
+        unit (such as a word) that follows `node`.
 
         `node` is placed directly after the translation of the source unit before `node`. If the preceding
         source unit has no translation, the node comes directly before the translation of the following source

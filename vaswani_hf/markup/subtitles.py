@@ -12,7 +12,8 @@ from .tagged_text import translate_tagged_texts
 # sentence.
 _BREAK_IN_SENTENCE = re.compile(r"(?<![\n♪♫])\n(?!\s*[-–—♪♫]|\n)")
 _TIME_STAMPS = re.compile(r"-[ -] *>.*\n?")
-# `\N` is the line break of other formats of subtitles. Players also know `\N` in SubRip files.
+# Treat `\N` as a line break, because players read `\N` in SubRip files as a line break, as in other subtitle
+# formats.
 _LINE_BREAK = re.compile(r"\\N|\n")
 # Matches a tag, a placeholder, a dash at the start of a line, or a space. The group `space` matches only a
 # space outside of tags, placeholders and dashes.

@@ -43,8 +43,7 @@ def translate_templates(texts: Sequence[str], translate: TranslateSentences) -> 
 
 def translate_tagged_texts(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
     """Translate each text. Keep the source text if the tags of the translation differ from the tags of the
-    source text. If the tags of the source text and the translation differ, the model itself has written a
-    tag.
+    source text, because then the model itself has written a tag.
     """
     translations = translate_passages([_passage(text) for text in texts], translate)
     return [

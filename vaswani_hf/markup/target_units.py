@@ -79,8 +79,8 @@ def _atoms_of(source: Sequence[Unit], first: int) -> dict[str, deque[int]]:
 
 
 def _units_of_word(word: str, source: Sequence[Unit], aligned: Sequence[int]) -> list[Unit]:
-    """Divide a target word, such as '(house)', into `Unit` objects: punctuation, words and unchangeable
-    parts. `aligned` contains the indices in `source` of the units that are aligned with the target word.
+    """Divide a target word, such as '(house)', into `Unit` objects: the punctuation and the word. `aligned`
+    contains the indices in `source` of the units that are aligned with the target word.
     """
     if "".join(source[i].text for i in aligned) == word:
         return [Unit(source[i].text, source=i) for i in aligned]

@@ -5,9 +5,9 @@ to change the mask. Training, the search, the coverage penalty and the word alig
 `local_mask` of the subclass. A fused kernel is used only if the kernel can compute the score function and the
 mask.
 
-If the config field `attention_window` is r, a token attends only to tokens that are at most r tokens away
-(Section 4). The config fields `attention_score` and `cross_attention_score` select the function that computes
-a score from the query q and the key k of a head:
+If the config field `attention_window` is r, a token attends in self-attention only to tokens that are at most
+r tokens away (Section 4). The config fields `attention_score` and `cross_attention_score` select the function
+that computes a score from the query q and the key k of a head:
 
 - "scaled_dot": the dot product q k / sqrt(d_k), as in Equation 1 of the paper (Section 3.2.1).
 - "dot": the dot product q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
@@ -19,10 +19,10 @@ a score from the query q and the key k of a head:
 - "additive": v tanh(W q + U k) with learned matrices W and U and a learned vector v per head, Bahdanau et al.
   2015 (arXiv 1409.0473), A.1.2.
 
-Fused kernels can compute all score functions except "additive_linear" and "additive". For "general",
-`GeneralAttention` multiplies the query by W before the kernel computes the dot product. W, U, v, w_q and w_k
-are initialised so that scores have a variance of about 1 if the elements of q and k have variance 1.
-`register_attention` adds a score function.
+Fused kernels can compute all score functions in this list except "additive_linear" and "additive". For
+"general", `GeneralAttention` multiplies the query by W before the kernel computes the dot product. W, U, v,
+w_q and w_k are initialised so that scores have a variance of about 1 if the elements of q and k have variance
+1. `register_attention` adds a score function.
 
 This file is saved with every checkpoint because the models compute attention with `VaswaniAttention`.
 
@@ -324,7 +324,9 @@ def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Ten
 def _pad_to_equal_widths(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Pad with zeros, because flash kernels need keys and values of equal width."""
+    """Pad queries and keys, or values, with zeros, because flash kernels need keys and values of
+    equal width.
+    """
     d_k = key.shape[-1]
     d_v = value.shape[-1]
     if d_v < d_k:

@@ -63,7 +63,7 @@ class Segment:
 
 
 class Layout(NamedTuple):
-    """The N segments of a text, and the N + 1 separators. The separators are the texts before, between and
+    """The n segments of a text, and the n + 1 separators. The separators are the texts before, between and
     after the translations of the segments.
     """
 
@@ -109,7 +109,8 @@ class Backend(Protocol):
     @property
     def is_vaswani(self) -> bool:
         """True if the model is a Vaswani model. The translator divides long texts only for Vaswani models.
-        For a Vaswani model, the method `search` limits the length of each translation.
+        For a Vaswani model, the default length limit of the method `search` depends on the length of the
+        source.
         """
         ...
 

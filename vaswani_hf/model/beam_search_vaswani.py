@@ -135,11 +135,13 @@ class BeamSearch:
         self.num_new = 0  # The number of new tokens in each beam.
         # Skip the handling of ended candidates in steps without ended candidates. Skip the stopping rule
         # until the first candidate has ended. On a GPU, skip no part of a step: to know whether a candidate
-        # has ended, the CPU would wait for the GPU. With sampling, each step must sort the candidates.
+        # has ended, the CPU would wait for the GPU. With sampling, skip no part of a step, because
+        # `Beams.replace` must sort the drawn candidates in each step.
         self.skips_idle_work = not (config.do_sample or needs_sync(task.limits))
         self.has_finished = not self.skips_idle_work
-        # Set `is_late` to False if one additional step of the search would have side effects: recorded
-        # outputs, drawn random numbers, or calls of the user's code.
+        # If `is_late` is True, the search can run one additional step, whose results are discarded. Set
+        # `is_late` to False if this additional step would have side effects: recorded outputs, drawn random
+        # numbers, or calls of the user's code.
         has_effects = task.transformers_compatible or config.do_sample or task.has_user_code
         self.reader = StepReader(self.decoders, config, is_late=needs_sync(task.limits) and not has_effects)
         # The scores and logits of each step, for the outputs that `generate` of transformers returns.

@@ -68,7 +68,8 @@ class Beams:
         # `paths`.
         self.sentences = sentences
         self.paths = prompts[sentences]
-        # Keep only the first beam of each sentence, because all beams are equal at the start.
+        # Give all beams except the first the score `EMPTY_SCORE`, because all beams of a sentence are equal
+        # at the start.
         self.scores = torch.full(self.paths.shape[:2], EMPTY_SCORE, device=prompts.device)
         self.scores[:, 0] = 0
         self.parents: torch.Tensor
@@ -108,7 +109,7 @@ class Beams:
             self.parents = candidates.parents.gather(1, best)
 
     def select(self, staying: torch.Tensor) -> None:
-        """Keep only the sentences with the indices `staying` [N'] in the batch."""
+        """Keep only the sentences at the positions `staying` [N'] of the batch."""
         self.sentences = self.sentences.index_select(0, staying)
         self.scores = self.scores.index_select(0, staying)
         self.paths = self.paths.index_select(0, staying)

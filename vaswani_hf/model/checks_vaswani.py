@@ -21,8 +21,9 @@ from typing import Any, Literal, TypedDict, Union, Unpack, get_args, get_origin
 
 from .errors_vaswani import InvalidValueError
 
-# Maps each symbol of the paper to the config field with the same meaning. If a symbol has one config field
-# for the encoder and one for the decoder, `PAPER_SYMBOLS` contains the field for the encoder.
+# Maps symbols of the paper, such as d_ff, to the config fields with the same meaning but another name. If a
+# symbol has one config field for the encoder and one for the decoder, `PAPER_SYMBOLS` contains the field for
+# the encoder.
 PAPER_SYMBOLS = {
     "N": "encoder_layers",
     "h": "encoder_attention_heads",
@@ -73,7 +74,7 @@ class Rule:
     """Describes which values an option or a config field can have.
 
     Attributes:
-        accepts: Returns True if the rule allows the value.
+        accepts: A function that returns True if the rule allows the value.
         words: The words that follow "must be" in an error message.
         limits: The lower and upper limits of allowed numbers.
         remedy: The end of an error message, such as "; install the library".

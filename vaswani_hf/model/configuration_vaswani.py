@@ -85,7 +85,7 @@ A_SCORE_OR_NONE = replace(or_none(A_SCORE), words=f"{A_SCORE.words}, or None")
 AN_OFFSET = an_integer("an integer of 0 or more (tokens)", ge=0)
 WINDOWS = Rule(
     lambda value: _are_ints(value, may_be_none=True),
-    "an integer of 0 or more (tokens), a list with one entry per layer or None",
+    "an integer of 0 or more (tokens), None, or a list with one such value per layer",
 )
 ALWAYS_TRUE = Rule(lambda value: value is True, "True, because the model always has an encoder and a decoder")
 
@@ -339,8 +339,8 @@ class VaswaniConfig(PreTrainedConfig):
     attention_score: str = config_field(
         "scaled_dot",
         "The function that computes an attention score from a query and a key. The paper uses "
-        '"scaled_dot" (Equation 1). The names "dot", "dot_mean", "general", "additive_linear", "additive" '
-        "(see attention_vaswani), and the names that `register_attention` has added, differ from the "
+        '"scaled_dot" (Equation 1). The score functions "dot", "dot_mean", "general", "additive_linear", "additive" '
+        "(see attention_vaswani), and the score functions that `register_attention` has added, differ from the "
         "paper.",
         A_SCORE,
     )
@@ -743,9 +743,10 @@ _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelFo
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
 if TYPE_CHECKING:
-    # Do not delete these import statements. A checkpoint consists of the files that this file imports, and of
-    # the files that those files import. transformers finds the files by searching the text for import
-    # statements, so Python need not execute the statements. Executed statements would be circular imports.
+    # Do not delete these import statements. The Python files of a checkpoint are this file, the files that
+    # this file imports, and the files that those files import. transformers finds the files by searching the
+    # text for import statements, so Python need not execute the statements. If Python executed the
+    # statements, the imports would be circular.
     from .modeling_vaswani import VaswaniForSeq2SeqLM  # noqa: F401
     from .pipeline_vaswani import TranslationPipeline  # noqa: F401
 

@@ -1,7 +1,7 @@
 """Decoders compute one decoding step of a model for all beams at once. `Decoder` is the interface.
 
-The two decoders return the same logits. `BeamSearch` of beam_search_vaswani chooses one of the following two
-classes:
+`BeamSearch` of beam_search_vaswani chooses one of the following two classes. Both classes return the same
+logits.
 
 - `TreeAttentionDecoder` is fast. The target tokens of all beams of a sentence are stored in one sequence,
   called the tree. If several beams begin with the same target tokens, the tree stores the keys and values of
@@ -221,8 +221,8 @@ def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
 class AttentionStep:
     """Computes one decoding step of a `VaswaniAttention` without the overhead of module calls.
 
-    Use `AttentionStep` only if `supports_fast_path` of the attention is True. Before the first call, the
-    cache must contain the keys and values of the source.
+    Use `AttentionStep` only if `supports_fast_path` of the attention is True. If `is_cross` is True, the
+    cache must contain the keys and values of the source before the first call.
     """
 
     def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
@@ -330,7 +330,7 @@ class TreeAttentionDecoder:
                 self.source_mask = additive_mask(mask.bool()[:, None, None], dtype)
         self.tree = TreeKVCache([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        # Cross-attention uses a normal cache with one row for each sentence.
+        # Cross-attention uses a `DynamicCache` with one row for each sentence.
         self.cache.self_attention_cache = self.tree
         self.encodings = torch.empty(0)
         self.has_registered_positions = self.decoder.config.position_embedding in POSITION_ENCODINGS.classes
@@ -544,7 +544,9 @@ class RowDecoder:
         return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
     def _reorder(self, parents: torch.Tensor) -> None:
-        """Reorder the keys and values of target tokens. All beams of a sentence have the same source."""
+        """Reorder the keys and values of target tokens. Do not reorder the keys and values of the source,
+        because all beams of a sentence have the same source.
+        """
         if self._target_cache is not None:
             self._target_cache.reorder_cache(_rows_of_beams(parents, self.num_beams))
 

@@ -1,4 +1,4 @@
-"""The error about a value that a user has given.
+"""The error about an invalid value that a user has given.
 
 This file is saved with every checkpoint because the config, the model and the search raise this error.
 """

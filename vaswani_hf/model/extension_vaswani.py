@@ -192,8 +192,8 @@ def _with_floats(value: Any) -> Any:
 
 
 def save_package_code(kind: type, folder: Path) -> None:
-    """Copy the Python file of a class of the package, and all files that it imports, into the checkpoint
-    `folder`.
+    """Copy the Python file of the class `kind` into the checkpoint `folder`. Also copy all files of the
+    package that this file imports, directly or through other files.
     """
     for path in _files_to_save(sys.modules[kind.__module__].__file__ or ""):
         shutil.copyfile(path, folder / Path(path).name)
@@ -201,7 +201,8 @@ def save_package_code(kind: type, folder: Path) -> None:
 
 @cache
 def _files_to_save(module_file: str) -> set[str]:
-    # transformers reads all files, and lists a file once for each file that imports it.
+    # Cache the result, because `get_relative_import_files` reads all files. Return a set, because
+    # `get_relative_import_files` can list a file several times.
     return {module_file, *get_relative_import_files(module_file)}
 
 

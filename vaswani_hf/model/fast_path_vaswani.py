@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# The methods of PyTorch that a fast path can replace.
+# The methods that a fast path can replace: two methods of PyTorch, and the methods that `fast_path` marks.
 _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 # Device types that execute operations asynchronously. Reading a value of a tensor on an asynchronous device

@@ -78,8 +78,8 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 class VaswaniGeneration(GenerationMixin):
     """Provides the method `generate` of all models of this package. Unlike `generate` of transformers, the
-    method runs the search of this package, and each sentence has its own length limit. The source vocabulary
-    and the target vocabulary can differ.
+    method can run the search of this package, and each sentence has its own length limit. The source
+    vocabulary and the target vocabulary can differ.
     """
 
     config: Any
@@ -89,7 +89,7 @@ class VaswaniGeneration(GenerationMixin):
     # The name of the model input that contains the attention mask of the prompt.
     prompt_mask = "decoder_attention_mask"
     # The class of the `search` argument of `generate`. A model that was loaded with `trust_remote_code` has
-    # its own copy of `SearchStrategies`.
+    # its own copy of `SearchStrategies`, so create the argument with `model.search_class`.
     search_class = SearchStrategies
 
     @torch.no_grad()
@@ -199,7 +199,7 @@ class VaswaniGeneration(GenerationMixin):
         if "output_attentions" not in kwargs:
             config.output_attentions = config.output_attentions or self.config.output_attentions
         for name in ("num_beams", "num_return_sequences", "length_penalty"):
-            # Replace None, because the search and transformers calculate with these settings.
+            # Replace None by the default, because the search and transformers calculate with these settings.
             if getattr(config, name) is None:
                 setattr(config, name, DECODING_SETTINGS[name])
         validate_search_fields(config)
@@ -208,7 +208,9 @@ class VaswaniGeneration(GenerationMixin):
     def _complete_inputs(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> None:
-        """Infer missing masks from the positions of `<pad>`. Add the start token to prompts without it."""
+        """Infer missing masks from the positions of `<pad>`. If no prompt of the batch begins with the start
+        token, add the start token to all prompts.
+        """
         if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
             # Infer the source mask before the search, because the decoder does not receive the source tokens.
             source_mask = self._infer_source_mask(source)
@@ -315,7 +317,8 @@ class VaswaniGeneration(GenerationMixin):
             has_given_cache=has_given_cache,
             synced_gpus=self._synced_gpus(arguments),
         )
-        # transformers passes `is_complete` to `_prepare_generation_config`.
+        # transformers passes `is_complete` to `_prepare_generation_config`, which then leaves the config
+        # unchanged.
         return super().generate(source, config, **arguments, **model_kwargs, is_complete=True)
 
     def _encode(

@@ -7,9 +7,9 @@ the source term, the translation must contain the matching words of the source t
 A term matches regardless of upper and lower case. A term also matches inflected words: "house" matches
 "houses", and "city" matches "cities". An inflected word must share at least the first three letters with the
 term. The ending of the word can differ from the ending of the term if `_ENDINGS` contains both endings. If
-several terms match the same words of a text, the term with the most words is used. Among matching terms with
-the same number of words, an exact match is used before a match of inflected words. Upper and lower case make
-no difference.
+the matches of several terms overlap in a text, the term with the most words is used. Among terms with the
+same number of words, an exact match is used before a match of inflected words. An exact match can differ from
+the term in upper and lower case.
 
 This file is saved with every checkpoint because the translator reads glossaries with this file.
 """
@@ -46,9 +46,9 @@ class Glossary:
     only with the terms whose first word shares a stem with a word of the text.
 
     Args:
-        terms (Iterable): The terms. If equally long terms match the same words of a text, a term that equals
-            the words has precedence over an inflected match. Among terms of equal precedence, the glossary
-            uses the first term.
+        terms (Iterable): The terms. If the matches of terms with equally many words overlap, an exact match
+            has precedence over an inflected match. Among terms of equal precedence, the glossary uses the
+            first term.
     """
 
     def __init__(self, terms: Iterable[Term]):
@@ -60,7 +60,9 @@ class Glossary:
                 self._terms_of_stem.setdefault(stem, []).append(number)
 
     def phrases(self, text: str) -> list[str]:
-        """Return the required phrases of a translation. A longer term excludes overlapping terms."""
+        """Return the phrases that the translation of `text` must contain. If the matches of two terms
+        overlap, ignore the term with fewer words.
+        """
         matches = list(_WORD.finditer(text))
         is_free = [True] * len(matches)
         found: list[tuple[int, str]] = []

@@ -247,7 +247,8 @@ BEAM_SEARCH_SETTINGS = ("early_stopping", *SCORE_SETTINGS)
 LENGTH_SETTINGS = _settings_with("length")
 # The settings that have no effect without `do_sample`.
 SAMPLING_SETTINGS = _settings_with("sampling")
-# The settings of `generate` that can forbid tokens, with the settings that only transformers declares.
+# The settings of `generate` that can forbid tokens: fields of `SearchSettings`, and settings that only
+# transformers declares.
 FORBIDDING_SETTINGS = (
     *_settings_with("forbidden tokens"),
     *"bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias encoder_no_repeat_ngram_size".split(),
@@ -268,8 +269,8 @@ def validate_search_fields(settings: Any) -> None:
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """The options of the translator. The fields are keyword arguments of `translate` and of the pipeline, and
-    options of the command `vaswani translate`.
+    """The options of the translator. The fields are keyword arguments of `translate` and of the pipeline. The
+    fields without `command_line=False` are also options of the command `vaswani translate`.
 
     The field `generate` contains the arguments of `model.generate`, such as `num_beams`. The metadata entry
     `help` of each field describes the option.
@@ -298,7 +299,7 @@ class TranslationOptions:
         A_SIZE,
         command_line=False,
     )
-    split_sentences: bool = option(False, "translate long texts sentence by sentence (false)")
+    split_sentences: bool = option(False, "translate each sentence of a text separately (false)")
     repetition_guard: bool = option(
         False,
         "translate a text again, without repetition, if its translation repeats itself in a loop (false)",

@@ -310,8 +310,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. For prompts in
         `inputs_embeds`, `generate` uses the search of transformers. `VaswaniForSeq2SeqLM.generate` describes
         the other arguments. By default a continuation has at most 20 new tokens. If the model has learned
-        positions, the prompt and the continuation together cannot have more tokens than the table of
-        positions has rows.
+        positions, the prompt and the continuation together can have at most one token more than the table of
+        positions has rows, because the model does not read the last token.
 
         Raises:
             ValueError: If a setting has an invalid value, logits are not finite, or an argument is only for
@@ -380,7 +380,7 @@ class VaswaniForMaskedLM(_LanguageModel):
     def generate(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise a TypeError, because an encoder cannot generate text."""
         raise TypeError(
-            f"`generate` needs a decoder, but {type(self).__name__} is an encoder, which fills in hidden tokens: use "
+            f"`generate` needs a decoder, but {type(self).__name__} is an encoder, which predicts masked tokens: use "
             '`pipeline("fill-mask")`, or `VaswaniForCausalLM` to generate.'
         )
 

@@ -22,8 +22,8 @@ from .fast_path_vaswani import needs_sync
 IGNORED_LABEL = -100
 # The constant that replaces the logit of `<pad>` if the loss excludes `<pad>`. With the logit
 # `EXCLUDED_LOGIT`, the probability of padding is 0 in float32. With the label smoothing e and V classes, the
-# label smoother of transformers adds -e/V times the logit to the evaluation loss. Therefore do not use a
-# logit below -1,000.
+# label smoother of transformers adds -e/V times the logit to the evaluation loss. A logit below -1,000 would
+# make this part of the loss too large.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits and of rows (tokens) in a chunk. The loss keeps the logits of only one chunk in
 # memory. On a CPU, a chunk has at most 2**24 logits, which take 64 MiB in float32. A GPU uses larger chunks,
@@ -39,8 +39,8 @@ _DROPOUT = nn.functional.dropout
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """Dropout (Section 5.4). On a CPU, `dropout` draws the mask in a quarter of PyTorch's time, because one
-    draw of 64 random bits serves four elements. Therefore the dropout rate `p` is rounded to a multiple of
-    1/65,536 on a CPU. The random numbers come from PyTorch's generator.
+    draw of 64 random bits serves four elements. With 16 random bits per element, the dropout rate `p` is
+    rounded to a multiple of 1/65,536. The random numbers come from PyTorch's generator.
     """
     is_replaced = nn.functional.dropout is not _DROPOUT
     is_active = training and 0 < p < 1

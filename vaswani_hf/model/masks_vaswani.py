@@ -200,7 +200,9 @@ def _config_for(attention: Any, implementation: str) -> Any:
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask for scores: 0 where `visible` is True, else the lowest finite number of `dtype`."""
+    """Return a mask to add to attention scores: 0 where `visible` is True, else the lowest finite number of
+    `dtype`.
+    """
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 

@@ -8,7 +8,7 @@ pretrained_vaswani contains the base class that loads and saves weights.
 
 With the default values of `VaswaniConfig`, the models compute what the paper describes, with one exception.
 Differs from the paper: the padding token has probability 0, because no translation contains padding. The
-docstring of `VaswaniConfig` names the options that make a model differ from the paper.
+    docstring of `VaswaniConfig` names the config fields that make a model differ from the paper.
 
 This file is saved with every checkpoint because the file defines the models.
 
@@ -69,8 +69,8 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
     of sin and cos is pos / 10000^(i/(d_model/2-1)). Models converted from tensor2tensor, Marian or fairseq
     need `timescales="tensor2tensor"`.
     """
-    # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Apple's GPUs use float32,
-    # because they do not support float64.
+    # Use float64, because a float32 angle has an error of about 6e-5 radians at position 1000. Use float32 on
+    # Apple's GPUs, because Apple's GPUs do not support float64.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model  # [D / 2]
     if timescales == "tensor2tensor":
@@ -368,7 +368,9 @@ class VaswaniStack(VaswaniPreTrainedModel):
         return dropout(hidden_states, self.config.dropout, self.training)
 
     def final_norm(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the output [B, T, D] of the stack. See `VaswaniConfig.has_final_norm`."""
+        """Return the output [B, T, D] of the stack: apply the final LayerNorm if
+        `VaswaniConfig.has_final_norm` is True.
+        """
         return hidden_states if self.layer_norm is None else self.layer_norm(hidden_states)
 
     def _embed(
@@ -478,7 +480,7 @@ class VaswaniDecoder(VaswaniStack):
 
         The argument `input_ids` is called `decoder_input_ids` in `VaswaniForSeq2SeqLM.forward`. The decoder
         also receives the encoder's output [B, S, D], and the mask of this output. If the cache is empty and
-        no mask is given, `<pad>` before the first token is hidden.
+        no mask is given, the decoder infers the mask from the positions of `<pad>`.
         """
         # transformers 5.24 renamed the argument `past_key_values` to `cache`. All models pass both `cache`
         # and `past_key_values` to the decoder.
@@ -632,7 +634,9 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
             self.lm_head.weight = embedding.weight
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the logits [B, T, V] for states [B, T, D]. See `excluded_class` for `<pad>`."""
+        """Return the logits [B, T, V] for states [B, T, D]. If `excluded_class()` returns a token id, this
+        token gets the probability 0.
+        """
         return self._project(hidden_states, self.excluded_class())
 
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
@@ -656,7 +660,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
         The loss is the cross-entropy with label smoothing (Section 5.4). The docstring of the file
         loss_vaswani contains the formula. The sum of the token losses is divided by `num_items`, by default
-        the number of tokens.
+        the number of labels that are not ignored.
         """
         if labels is None:
             return None, self.logits(hidden_states)

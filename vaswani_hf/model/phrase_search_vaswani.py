@@ -12,9 +12,9 @@ phrases as possible. The file phrases_vaswani checks the phrases before the sear
 This file is saved with every checkpoint because `generate(must_contain=...)` runs the grid beam search of
 this file.
 
-In tensor shapes, F is the number of phrases per sentence, and L the number of tokens of the longest phrase. O
-is the number of candidates (possible next tokens) per beam that `PhraseCandidates` compares. The docstring of
-the file beam_search_vaswani explains the other letters in tensor shapes, such as N and K.
+In tensor shapes, F is the largest number of phrases of a sentence, and L the number of tokens of the longest
+phrase. O is the number of candidates (possible next tokens) per beam that `PhraseCandidates` compares. The
+docstring of the file beam_search_vaswani explains the other letters in tensor shapes, such as N and K.
 """
 
 import copy
@@ -180,7 +180,7 @@ class PhraseStopping(EarlyStopping):
         has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
         self.stops_when_full = has_none & (self.stops_when_full | (config.num_beams == 1))
         # If a sentence has required phrases, the stopping rule must consider all possible lengths of a
-        # translation. A beam that lacks a phrase cannot end now, but only after more tokens.
+        # translation, because a beam that lacks a phrase can end only after more tokens.
         self.considers_all_lengths |= ~has_none
 
 

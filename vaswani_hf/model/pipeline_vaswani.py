@@ -48,8 +48,8 @@ class TranslationPipeline(Pipeline):
 
     Arguments of a call override arguments of the constructor. The file precedence_vaswani lists the other
     sources of search settings, such as the generation config of the checkpoint. Without any setting, the
-    search has 4 beams. If no length limit is set, a translation has at most 256 tokens. For a Vaswani model,
-    the default length limit of a translation is the number of source tokens plus 50.
+    search has 4 beams. If no length limit is set, a translation of a Vaswani model has at most 50 tokens more
+    than the source, and a translation of any other model has at most 256 tokens.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
@@ -181,8 +181,8 @@ class TranslationPipeline(Pipeline):
 
     def _sanitize_parameters(self, **kwargs):
         if (kind := kwargs.pop("return_type", None)) is not None:
-            # In transformers 4, `return_type` can be a member of an enumeration. In transformers 5,
-            # `return_type` can be "NEW_TEXT" or "FULL_TEXT".
+            # Also accept a member of an enumeration, as in transformers 4, and "NEW_TEXT" or "FULL_TEXT", as
+            # in transformers 5.
             kind = str(getattr(kind, "name", kind)).upper()
             if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
                 raise InvalidValueError(

@@ -32,8 +32,9 @@ from transformers import GenerationConfig
 
 from .inputs_vaswani import DECODING_SETTINGS
 
-# The defaults of the translation pipeline of transformers 4. Vaswani models ignore `max_new_tokens: 256`,
-# because their `generate` computes a length limit for each sentence.
+# The defaults of the translation pipeline of transformers 4. `completed_settings` does not use
+# `max_new_tokens: 256` for Vaswani models, because `generate` of Vaswani models computes a length limit for
+# each sentence.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 
@@ -84,7 +85,9 @@ def completed_settings(
 
 
 def _without_settings_in(earlier: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `settings` whose names are not in `earlier`."""
+    """Return the entries of `settings` whose names are not in `earlier`. If `earlier` contains
+    `max_new_tokens` or `max_length`, leave out both of these settings.
+    """
     names = set(earlier)
     if _LENGTHS & names:
         names |= _LENGTHS

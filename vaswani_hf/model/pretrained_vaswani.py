@@ -240,7 +240,9 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
 
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the mask [B, S] of tokens or labels, False for padding. None without `pad_token_id`."""
+        """Return the mask [B, S] of tokens or labels, False for padding. Return None if the config has no
+        `pad_token_id` or `input_ids` is None.
+        """
         if input_ids is None or self.config.pad_token_id is None:
             return None
         return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
@@ -263,7 +265,9 @@ class VaswaniPreTrainedModel(PreTrainedModel):
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """Return a plan that divides the vocabulary, the heads and the inner features between devices."""
+    """Return a `_tp_plan` of transformers that divides the vocabulary, the attention heads and the inner
+    features of the feed-forward network between devices.
+    """
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
         for projection in ("q_proj", "k_proj", "v_proj"):

@@ -148,6 +148,6 @@ def check_text(text: Any, name: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{name} must hold text, but holds {text[error.start]!r}, half a character, which UTF-8 cannot "
+            f"{name} must hold text, but holds {text[error.start]!r}, a lone surrogate, which UTF-8 cannot "
             "write."
         ) from None

@@ -5,8 +5,9 @@ This package runs beam search and plain greedy search. transformers runs all oth
 example sampling with one beam. transformers also runs every search whose prompt is `inputs_embeds`, greedy
 search with a streamer, and greedy search with `return_dict_in_generate`, logits processors or stopping
 criteria. If a call has an argument, such as `ensemble`, that only the search of this package supports, this
-package also runs greedy search with `return_dict_in_generate`, logits processors and stopping criteria. In
-the other cases, such a call is an error. The choice has two steps:
+package also runs greedy search with `return_dict_in_generate`, logits processors and stopping criteria. If a
+call combines such an argument with a decoding method of transformers, for example sampling with one beam, the
+call raises an error. The choice has two steps:
 
 1. `uses_own_search` chooses before the call of `generate` of transformers.
 2. `SearchMethod` chooses between the greedy search of this package and of transformers, because transformers

@@ -156,8 +156,8 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """Return the divisor of `num_classes` nearest to its square root. Return 1 if `num_classes` is small, or
-    if all divisors differ from the square root by a factor of about 4 or more.
+    """Return the divisor of `num_classes` that is nearest to the square root of `num_classes`. Return 1 if
+    `num_classes` is small, or if all divisors differ from the square root by a factor of about 4 or more.
     """
     root = math.isqrt(num_classes)
     if root <= 16:
@@ -306,8 +306,8 @@ def considers_all_lengths(config: GenerationConfig) -> bool:
 
     In transformers, the stopping rule considers all possible lengths only for `early_stopping="never"`. For
     `early_stopping=False`, transformers compares scores at the current length, although this comparison is
-    exact only without a length penalty. With `length_penalty_type="gnmt"`, the stopping rule of this package
-    considers all possible lengths for `early_stopping=False` and for `early_stopping="never"`.
+    exact only if `length_penalty` is 0 or negative. With `length_penalty_type="gnmt"`, the stopping rule of
+    this package considers all possible lengths for `early_stopping=False` and for `early_stopping="never"`.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)

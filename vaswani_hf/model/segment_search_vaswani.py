@@ -53,7 +53,8 @@ class SegmentSearch:
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
         """Return the text of a hypothesis."""
         text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
-        # Replace line breaks by spaces, because the translation of a line must be one line.
+        # If the segment has no line break, replace line breaks in its translation by spaces, because the
+        # translation of one line must be one line.
         return text if "\n" in segment.text else text.replace("\n", " ")
 
     def _search_loops_again(

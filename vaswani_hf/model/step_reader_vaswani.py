@@ -32,7 +32,7 @@ class StepValues:
     # The log-probability of one fixed token of the vocabulary, [N, K] (in the first step [N, 1]).
     log_probs: torch.Tensor
     sentences: torch.Tensor  # [N] int64, the indices of the sentences
-    is_open: torch.Tensor  # [N] bool, before the step
+    is_open: torch.Tensor  # [N] bool, True if the sentence accepted finished translations before the step
     # On a GPU, the CUDA event that completes when `values` have been copied to the CPU. On a CPU, None.
     copied: torch.cuda.Event | None
 

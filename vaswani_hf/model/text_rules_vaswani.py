@@ -3,7 +3,7 @@
 Sentences. The rules for sentences know abbreviations, initials, ordinals and quotation marks of European
 languages, and the full stops of Chinese and Japanese. The text is divided at a full stop only if the full
 stop certainly ends a sentence, because half a sentence translates worse than two sentences in one segment. A
-sentence without letters and digits, such as an emoji, is not translated.
+sentence without letters and digits, such as an emoji, is copied instead of translated.
 
 Words. White space separates words. Each word of a translation is aligned with the source word that receives
 the most attention from the tokens of the translated word.
@@ -220,7 +220,9 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
 
 
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
-    """Return the index of the word at or after each character position, or -1 if no word follows."""
+    """Return the index of the word at or after each character position, or -1 if no word follows or the
+    position is -1.
+    """
     # `ended[i]` is the number of words that end before character i of the text. `ended[-1]` is the number of
     # words in the whole text.
     ended = [0]

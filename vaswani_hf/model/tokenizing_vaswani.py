@@ -74,7 +74,7 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
         fault = ""
         largest = max(tokenizer.get_vocab().values(), default=0)
         if largest >= num_classes:
-            fault = f"has ids up to {largest:,}, more than the {num_classes:,} classes of the model"
+            fault = f"has ids up to {largest:,}, too large for the {num_classes:,} classes of the model"
         special = {"pad_token": [] if config.pad_token_id is None else [config.pad_token_id]}
         if side == "target":
             special["eos_token"] = eos_token_ids(config) + eos_token_ids(model.generation_config)

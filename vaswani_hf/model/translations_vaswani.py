@@ -4,7 +4,7 @@ several parts of a text.
 This file is saved with every checkpoint because the translator returns `Translation` objects.
 
 In tensor shapes, S is the source length and T the target length (both in tokens). N is the number of decoder
-layers.
+layers that return attention weights.
 """
 
 import math
@@ -124,7 +124,9 @@ def _rounded(value: Any) -> Any:
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return the valid generation config of a call with the arguments `settings`."""
+    """Return the generation config of a call with the arguments `settings`. Raise an error if a setting is
+    invalid.
+    """
     config = config_of_call(settings, generation_config)
     validate_search_fields(config)
     return config

@@ -12,7 +12,7 @@ seven steps:
    a segment is a `Hypothesis`.
 5. Run a second search for each segment whose translation repeats a phrase in a loop, if `repetition_guard` is
    set. The second search forbids repeated n-grams.
-6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
+6. Compute scores and word alignments, if `return_scores`, `return_alignments` or `min_confidence` is set.
 7. Join the translations of the segments of each text.
 
 `Segmenter` of segmenter_vaswani runs steps 1 to 3. `SegmentSearch` of segment_search_vaswani runs steps 4 to
@@ -101,8 +101,8 @@ class BaseTranslator:
         self.task_settings = dict(task_settings or {})
         self.segment_tokenizer = SegmentTokenizer(source_tokenizer, prefix)
         is_model = isinstance(model, torch.nn.Module)
-        # A function that estimates the probability that a `Translation` is good. None if the checkpoint has
-        # no calibration.json.
+        # A function that estimates the probability that a `Translation` is good. evaluation/calibration.py of
+        # the package defines a good translation by its chrF. None if the checkpoint has no calibration.json.
         self.calibration: Callable[[Translation], float] | None = None
         self.use_backend(self.make_backend(model, ensemble) if is_model else model)
 
@@ -137,11 +137,13 @@ class BaseTranslator:
     ) -> Iterator[Any]:
         """Translate lines, and yield the translations in the order of the lines.
 
-        A line of white space has an empty translation. With `split_sentences`, a line of white space is
-        copied unchanged. A line without letters and digits, such as an emoji, is copied, unless the line has
-        a target prefix or required phrases. With `split_sentences`, a sentence without letters and digits is
-        also copied. A line that is too long for the model is cut between words, and its translated pieces are
-        joined by spaces. A warning names each line that is cut into pieces.
+        Without `split_sentences`, a line of white space has an empty translation. With `split_sentences`, a
+        line of white space is copied unchanged. If a line of white space has a target prefix, the translation
+        is the target prefix. A line without letters and digits, such as an emoji, is copied, unless the line
+        has a target prefix or required phrases. With `split_sentences`, a sentence without letters and digits
+        is also copied. A line that is too long for the model is cut between words. A word is cut only if the
+        word alone is too long. The translated pieces are joined by spaces. A warning names each line that is
+        cut into pieces.
 
         Args:
             lines (Iterable): Texts. `translate` reads `window` texts at a time.
@@ -153,9 +155,10 @@ class BaseTranslator:
             **options: Fields of `TranslationOptions`. All other options are passed to `generate`.
 
         Returns:
-            Iterator: The translation of each line, as a str. With `return_scores`, `return_alignments` or a
-                `num_return_sequences` above 1, the iterator yields a `Translation` for each line. With
-                `on_error="skip"`, the iterator yields a `Translation` with an `error` for an invalid line.
+            Iterator: The translation of each line, as a str. With `return_scores`, `return_alignments`,
+                `min_confidence` or a `num_return_sequences` above 1, the iterator yields a `Translation` for
+                each line. With `on_error="skip"`, the iterator yields a `Translation` with an `error` for an
+                invalid line.
 
         Raises:
             TypeError: If an argument is a single text, or a line is not a str.
@@ -176,7 +179,8 @@ class BaseTranslator:
     def translate_requests(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[Any]:
-        """Yield a str for each request, or a `Translation` if `options` ask for scores or alternatives.
+        """Yield a str for each request. Yield a `Translation` instead if `options` ask for scores,
+        alignments, a minimum confidence or several translations, or if the request is invalid.
 
         `first_line` is the line number of the first request. Line numbers appear in warnings, and determine
         the random seed of sampling.
@@ -197,8 +201,8 @@ class BaseTranslator:
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # Add the line number to the seed, so that a resumed run or several parallel processes draw
-                # the same translations as a single run.
+                # Add the number of the first line of the window to the seed. A resumed `vaswani translate` or
+                # several parallel processes then draw the same translations as a single process.
                 self.backend.seed(options.seed + first_line)
             # If the translation of the texts in `window` raises an error, `results_of_lines` finds the
             # invalid text.
@@ -252,15 +256,15 @@ class BaseTranslator:
             )
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """`prepare` is called before each group of `window` texts. A subclass can override `prepare`, for
-        example to choose a dtype.
+        """`translate` and `score` call `prepare` before each window of texts. A subclass can override
+        `prepare`, for example to choose a dtype.
         """
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Run all steps of the translation for `lines`, a list of pairs (line number, request). Return
-        translations, best first.
+        """Run all steps of the translation for `lines`, a list of pairs (line number, request). Return the
+        translations of each line, best first.
         """
         requests = [request for _, request in lines]
         # Steps 1 to 3 of a translation.

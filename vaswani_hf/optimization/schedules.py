@@ -1,7 +1,7 @@
 """Defines the learning rate schedules, and a scheduler of PyTorch that applies a schedule to an optimizer.
 
-The learning rate of a step depends only on the recipe and the step number. To add a schedule, add a function
-and an entry of `SCHEDULES`.
+The learning rate of a step depends only on the recipe, the step number and, for the schedule "cosine", the
+total number of steps. To add a schedule, add a function and an entry of `SCHEDULES`.
 """
 
 import math

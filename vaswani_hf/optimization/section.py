@@ -19,7 +19,9 @@ PAPER_TOKENS_PER_BATCH = 25_000
 
 
 def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -> Any:
-    """Return a settings class with all recipe keys of `entries`. A recipe sets only some of the keys."""
+    """Return a settings class with all recipe keys of `entries`. All keys are optional, because a recipe sets
+    only keys of the selected entries.
+    """
     fields: dict[str, Any] = {}
     for entry in entries:
         for key, field in entry.settings.model_fields.items():
@@ -76,9 +78,11 @@ class TrainingSettings(_EntryKeys):
     frozen: list[str] = []
     """The parts of the model that are not trained, such as `encoder` or `decoder.layers.0`."""
     bf16: bool | Literal["auto"] = "auto"
-    """Compute in bfloat16. "auto" turns bfloat16 on for a GPU with bfloat16 instructions, and for a CPU with
-    bfloat16 instructions if the model is so large that a step becomes faster. The recorded recipe of a run
-    contains true or false instead of "auto"."""
+    """Compute in bfloat16. "auto" turns bfloat16 on for a GPU with bfloat16 instructions. For a CPU with
+    bfloat16 instructions, "auto" turns bfloat16 on if the model and the batches are so large that a step
+    becomes faster. With DeepSpeed, "auto" turns bfloat16 off. The recorded recipe of a run contains true or
+    false instead of "auto".
+    """
     torch_compile: bool = False
     """Compile the model with `torch.compile`."""
     gradient_checkpointing: bool = False
@@ -193,8 +197,9 @@ class TrainingSettings(_EntryKeys):
             )
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
-        """Check that the recipe key `key` names an optimizer or a schedule in `table`, and check the recipe
-        keys of this optimizer or schedule.
+        """Check that the value of the recipe key `key` is the name of an entry in `table`. Raise an error if
+        a required key of this entry is missing, or if a key that belongs only to other entries of `table` is
+        set.
         """
         selected = getattr(self, key)
         if selected not in table:

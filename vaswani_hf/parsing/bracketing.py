@@ -36,13 +36,15 @@ class BracketingScores(Record):
         f1: The harmonic mean of `precision` and `recall`.
         precision: The percentage of predicted constituents that are correct.
         recall: The percentage of gold constituents that are predicted.
-        exact_match: The percentage of sentences whose constituents are all correct.
+        exact_match: The percentage of sentences whose gold tree and predicted tree have the same
+            constituents.
         sentences: The number of sentences.
         gold_brackets: The number of constituents in the gold trees.
         predicted_brackets: The number of constituents in the predicted trees.
         matched_brackets: The number of predicted constituents that are correct.
-        seconds: The time that the parser took; None if the trees are from a file.
-        sentences_per_second: The speed of the parser; None if the trees are from a file.
+        seconds: The time in seconds that the parser took; None if the trees are from a file.
+        sentences_per_second: The number of sentences that the parser parses in one second; None if the trees
+            are from a file.
     """
 
     f1: float

@@ -68,9 +68,9 @@ class WellFormedTrees(LogitsProcessor):
         start token and the T symbols of each beam.
         """
         num_beams = len(scores) // len(self.num_words)
-        num_words = self.num_words.repeat_interleave(num_beams)  # [B * K], as all tensors below
+        num_words = self.num_words.repeat_interleave(num_beams)  # [B * K]
         limits = self.limits.repeat_interleave(num_beams)
-        symbols = input_ids[:, 1:]  # [B * K, T], without the start of the decoder
+        symbols = input_ids[:, 1:]  # [B * K, T], without the start token
         num_symbols = symbols.shape[1]
         is_opening = torch.isin(symbols, self.opening_ids)
         num_opening = is_opening.sum(dim=1)
@@ -150,7 +150,7 @@ class SentenceSegmenter(Segmenter):
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Return each sentence as one segment, because the trees of two parts of a sentence cannot be joined
+        """Return the sentence `segment` uncut, because the trees of two parts of a sentence cannot be joined
         to one tree. Log a warning for a sentence that is longer than the sentences in training.
         """
         length = len(segment.token_ids)

@@ -18,7 +18,8 @@ from .head_search import (
 )
 from .style import COLORS, Picture, literal, new_figure
 
-# The words of a longer sentence would be too small in print.
+# The maximum number of words in an example, if there is such an example. The words of a longer sentence would
+# be too small in print.
 _MOST_WORDS = 20
 _LINE_WIDTH = 5.0
 # A head prefers related words if `mean_weight` is at least `_PREFERENCE` times `mean_weight_same_distance`
@@ -170,8 +171,9 @@ def draw_two_heads(
             f"different words for {disagreement:.0%} of the words"
         )
     text = (
-        "The two heads of one encoder layer whose weights differ most: the largest mean total variation "
-        "distance (0 to 1) between the weights of a word, over all words of the first half of the texts. "
+        "The two heads of one encoder layer whose weights differ most: the total variation distance (0 to 1) "
+        "between the weights of a word is averaged over the words of each sentence, and then over the "
+        "first half of the texts. "
         f"Measured on the second half ({_counted(numbers['num_sentences_measurement'], 'text')}): {'; '.join(texts)}. "
         "The example has the median distance."
     )
@@ -212,7 +214,8 @@ def _draw_lines(
         for key, weight in enumerate(weights[query].tolist()):
             if weight >= _LEAST_WEIGHT:
                 segments.append([(query, 0.0), (key, 1.0)])
-                # The square root makes lines of small weights visible in print.
+                # The opacity is the square root of the weight, so that lines of small weights are visible in
+                # print.
                 colors.append(to_rgba(COLORS[0], min(1.0, weight**0.5)))
                 widths.append(_LINE_WIDTH * weight)
     axes.add_collection(LineCollection(segments, colors=colors, linewidths=widths))

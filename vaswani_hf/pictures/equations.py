@@ -41,7 +41,7 @@ def draw_positions(name: str, encodings: torch.Tensor, note: str) -> Picture:
     below.legend(frameon=False)
     caption = (
         f"Encodings of {len(shown)} positions in {encodings.shape[1]} dimensions, and the dot products "
-        f"between three positions and all positions. {note}"
+        f"between three encodings and the first {len(products)} encodings. {note}"
     )
     numbers = {
         "num_dimensions": encodings.shape[1],
@@ -120,7 +120,7 @@ def draw_targets(smoothing: float, form: str) -> Picture:
     }
     caption = (
         f"Left: the target probabilities of {_NUM_CLASSES} classes (`label_smoothing_form: {form}`). Right: "
-        "the loss of a prediction whose other classes have equal probabilities. With smoothing, the loss "
+        "the loss, if all classes except the reference token have equal probabilities. With smoothing, the loss "
         f"has its minimum at a probability below 1. The label smoothing of the model is {smoothing:g}."
     )
     numbers = {"label_smoothing": smoothing, "form": form, "probability_of_lowest_loss": best}

@@ -142,7 +142,10 @@ def _attention_pictures(
 ) -> Iterator[Picture]:
     """Yield pictures of encoder heads in the style of Figures 3 to 5 of the paper."""
     if len(texts) < 2:
-        report("the three pictures of heads are left out, because the search needs at least two texts")
+        report(
+            "verb_to_complement, pronoun_to_antecedent and two_heads are left out, because the search "
+            "needs at least two texts"
+        )
         return
     sentences = [read_tokens(text, translator.source_tokenizer) for text in texts]
     middle = (len(sentences) + 1) // 2
@@ -164,25 +167,27 @@ def _attention_pictures(
     rules = {
         "verb_to_complement": (
             "Encoder self-attention from a verb to its complement (below to above), as in Figure 3 of the "
-            "paper. The rule: the complement is the first word after the verb, at a distance of at least "
-            f"{verb_relation.least_distance} words, that is in the word list of the verb; the rule does not "
+            "paper. The rule: the complement is a word from the word list of the verb, the first that "
+            "follows the verb at a distance of at least "
+            f"{verb_relation.least_distance} words; the rule does not "
             "check the grammar."
         ),
         "pronoun_to_antecedent": (
             "Encoder self-attention from a pronoun to its antecedent (below to above), as in Figure 4 of "
-            "the paper. The rule: the antecedent is the last word before the pronoun, at a distance of at "
-            f"least {_PRONOUN_DISTANCE} words, that is in the word list of the pronoun; the rule does not "
+            "the paper. The rule: the antecedent is a word from the word list of the pronoun, the last "
+            "that precedes the pronoun at a distance of at "
+            f"least {_PRONOUN_DISTANCE} words; the rule does not "
             "check to whom the pronoun refers."
         ),
     }
     for number, (name, rule) in enumerate(rules.items()):
         if _has_pairs(trained, number):
-            # Figure 3 of the paper shows one head, and Figure 4 shows two heads.
+            # Draw one head for verbs, and two heads for pronouns. Figure 4 of the paper also shows two heads.
             yield draw_relation(name, rule, trained, random, number, measured, number + 1)
         else:
             option = "--verbs" if name == "verb_to_complement" else "--pronouns"
             report(
-                f"{name} is left out, because a half of the texts has no pair of words of the list; give "
+                f"{name} is left out, because one half of the texts has no pair of words from the word lists; give "
                 f"other words with `{option}`"
             )
     if translator.model.config.encoder_attention_heads > 1:

@@ -1,7 +1,6 @@
 """Defines the style of all pictures: colours, sizes and file formats.
 
-Each function of this module imports matplotlib when the function is called, because the import is slow and
-only pictures need matplotlib.
+This module imports matplotlib inside functions, because the import is slow and only pictures need matplotlib.
 """
 
 from collections.abc import Iterable

@@ -18,7 +18,8 @@ _HEAD = (
 
 
 class CertificateRow(Record):
-    """The results of one engine with one dtype of the weights. An engine is a library that runs the model.
+    """The results of one engine with one dtype of the weights and one number of beams. An engine is a library
+    that runs the model.
 
     Attributes:
         engine (str): The title of the export format, such as "CTranslate2", or "vaswani_hf".

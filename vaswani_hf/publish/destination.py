@@ -13,7 +13,9 @@ from ..checkpoint.hub import HubError, InvalidHubValueError, explained, with_ret
 
 @dataclass(frozen=True)
 class Destination:
-    """The repository and the revision of a push. The docstring of `push` explains the fields."""
+    """The repository and the revision of a push. The docstring of `push` explains the fields, except
+    `repo_type` and `space_sdk`, which are arguments of `HfApi.create_repo`.
+    """
 
     repo_id: str
     private: bool = False

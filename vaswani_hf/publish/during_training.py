@@ -5,7 +5,7 @@ pushed during the training. The values of `hub_strategy` are the same as in tran
 
 - "end": no files are pushed during the training.
 - "every_save": each save of a checkpoint pushes the model, unless an earlier push is still running.
-- "checkpoint": each push contains the model, and the files that a resumed run needs in the folder
+- "checkpoint": as "every_save", but each push also writes the files that a resumed run needs into the folder
   `last-checkpoint`.
 - "all_checkpoints": each save pushes the model, and pushes the files that a resumed run needs into a new
   folder `checkpoint-STEP`.
@@ -52,8 +52,8 @@ _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
-    If an earlier push is still running, the `hub_strategy` "all_checkpoints" waits for the end of the push.
-    If `hub_strategy` is not "all_checkpoints", the callback skips a new checkpoint while an earlier push is
+    If `hub_strategy` is "all_checkpoints", the callback waits until an earlier push has ended. If
+    `hub_strategy` is not "all_checkpoints", the callback skips a new checkpoint while an earlier push is
     running. The callback always pushes the last checkpoint of the run.
     """
 
@@ -118,7 +118,7 @@ class PushCheckpointsCallback(TrainerCallback):
             self.pushed_step = step
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
-            # If a push fails, print the error and continue the training. Later pushes upload the newest
+            # If a push fails, print the error and continue the training. A later push uploads a newer
             # checkpoint.
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
         finally:

@@ -1,8 +1,9 @@
 """The custom handler that runs this model on Inference Endpoints
 (https://huggingface.co/docs/inference-endpoints).
 
-The package vaswani_hf pushes this file with each model. The handler runs the model code in this repository,
-and does not need the package vaswani_hf. `requirements.txt` lists the library versions that the code needs.
+The package vaswani_hf pushes this file with each model that `transformers.pipeline` can load. The handler
+runs the model code in this repository, and does not need the package vaswani_hf. `requirements.txt` lists the
+library versions that the code needs.
 
 A request is a JSON object: `inputs` is a text or a list of texts, and `parameters` has the arguments of the
 pipeline, such as {"num_beams": 4, "return_scores": true}.

@@ -99,9 +99,13 @@ class CardContext:
     is_license_chosen: bool
     """True if the publisher has chosen the licence, and False if the licence is that of the training data."""
     base_model: str | list[str] | None
-    """The repositories of the models whose weights the training started from or the import has read."""
+    """The Hub repositories of the base models. A base model is a model from which the training started, or
+    the model that `vaswani import` has converted.
+    """
     base_name: str | None
-    """The names of the models whose weights the training started from, which may be folders."""
+    """The names of the models from which the training started, without owner or parent folder, joined by
+    "and".
+    """
 
     parameters: int
     """The number of parameters of the model."""
@@ -243,7 +247,8 @@ def _metadata(context: CardContext) -> ModelCardData:
         licenses["license_link"] = LICENSE_FILE
     languages = []
     for language in (data.source_language, data.target_language, data.language):
-        # The Hub accepts only language codes of two or three letters.
+        # Shorten a code such as de-AT to de, because the Hub accepts only language codes of two or three
+        # letters.
         code = re.split("[-_]", language or "")[0].lower()
         if re.fullmatch("[a-z]{2,3}", code) and code not in languages:
             languages.append(code)
@@ -301,7 +306,7 @@ def _eval_results(context: CardContext) -> list[EvalResult]:
 def _dataset_id(test_set: SplitRecord) -> str:
     """Return the Hub dataset that contains a test set. Return "unknown" if the dataset is not known."""
     if test_set.files:
-        # `test_set.name` is the name of a local file.
+        # Do not return `test_set.name`, because it is the name of a local file.
         return test_set.stated_dataset or "unknown"
     return test_set.stated_dataset or test_set.dataset or test_set.name or "unknown"
 
@@ -327,7 +332,8 @@ def _in_table(text: str) -> str:
 def _shape(config: dict[str, Any]) -> str:
     """Return a text about the layers, the sizes and the attention. Leave out values that the config lacks."""
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
-    # The config of a decoder-only model has no `encoder_` fields.
+    # Read the `decoder_` field if the `encoder_` field is missing, because the config of a decoder-only model
+    # has no `encoder_` fields.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))
     d_model = config.get("d_model")
     d_ff = config.get("encoder_ffn_dim", config.get("decoder_ffn_dim"))

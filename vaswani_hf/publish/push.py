@@ -338,7 +338,7 @@ def _copy_record(
     name: str = model.name_or_path
     is_on_hub = not os.path.isdir(name)
     if is_on_hub:
-        # The repository was perhaps deleted after the model was loaded.
+        # Ignore a missing repository, because the repository was perhaps deleted after the model was loaded.
         with suppress(RepositoryNotFoundError):
             snapshot_download(
                 name,

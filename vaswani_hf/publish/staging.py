@@ -49,7 +49,8 @@ def stage_repository(
     model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
     config = model_class.config_class.from_pretrained(folder)
     for kind in config.user_classes():
-        # `save_pretrained` would only log a warning for a class that cannot be published.
+        # Raise an error for a class that cannot be published, because `save_pretrained` would only log a
+        # warning.
         source_for_checkpoint(kind)
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():
@@ -173,7 +174,7 @@ def link_file(path: Path, link: Path) -> None:
     try:
         link.symlink_to(path.absolute())
     except OSError:
-        # On Windows, only administrators can create links.
+        # Copy the file, because on Windows the user needs a special permission to create symbolic links.
         shutil.copyfile(path, link)
 
 

@@ -17,14 +17,16 @@ _UNDECIDED = ("other", "unknown")
 
 
 def data_license(data: DataSettings) -> str | None:
-    """Return an identifier of the Hub, "research-only", or None for an unknown licence."""
+    """Return the licence of the training data: an identifier of the Hub, "research-only", or None for an
+    unknown licence.
+    """
     # The package generates the corpus that `data.corpus` names, so the corpus has the licence of the package.
     return data.license or ("apache-2.0" if data.corpus else None)
 
 
 def check_license(license: str | None, of_data: str | None, key: str = "publishing.license") -> None:
-    """Raise a ValueError if the licence of the model permits more than the licence `of_data` of the training
-    data.
+    """Raise a ValueError if the licence `of_data` of the training data forbids commercial use or all use
+    except research, but the licence `license` of the model permits such use.
 
     `key` is the recipe key or the option that sets `license`, for the error message. Share-alike and
     no-derivatives conditions are not checked, because the law does not say whether such conditions apply to a

@@ -93,7 +93,7 @@ def _read_file(path: Path, extending: Path | None = None) -> RecipeContent:
     """
     content = read_mapping(path, extending)
     for section in SECTIONS:
-        # YAML reads a section without keys as null.
+        # Replace null by an empty dict, because YAML reads a section without keys as null.
         if section in content and content[section] is None:
             content[section] = {}
         if not isinstance(content.get(section, {}), dict):

@@ -20,7 +20,9 @@ from .licenses import check_license, data_license
 
 
 class Recipe(Settings):
-    """Contains all settings of one run, from the corpus to the scored checkpoint."""
+    """Contains all settings of one run: the data, the tokenizers, the model, the training, the evaluation and
+    the publishing.
+    """
 
     output_dir: str = recipe_key(on_resume="free")
     """The folder into which the run writes checkpoints, the log and the scores."""

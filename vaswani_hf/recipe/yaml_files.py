@@ -50,7 +50,7 @@ def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
             remedy = f"; correct `extends` in '{extending}', a path relative to this file"
         raise InvalidValueError(f"The recipe '{path}' cannot be read: {error.strerror}{remedy}.") from error
     except (yaml.YAMLError, ValueError) as error:
-        # PyYAML raises a ValueError for an impossible date.
+        # PyYAML raises a ValueError, and not a YAMLError, for an impossible date such as 2026-02-30.
         raise InvalidValueError(f"The recipe '{path}' is no YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):
         raise InvalidValueError(

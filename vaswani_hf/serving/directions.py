@@ -63,8 +63,8 @@ class Directions:
         for source, target, translator in models:
             for tag in translator.segment_tokenizer.tags:
                 language = tag.strip("><")
-                # A model for both directions also translates in the reverse direction, with a tag that names
-                # the language to translate into.
+                # A model with tags can translate into the language of each tag. If a tag names the source
+                # language of the model, the model also translates in the reverse direction.
                 pair = (target, source) if language == source else (source, language)
                 self._directions.setdefault(pair, Direction(*pair, translator, tag=language))
 
@@ -164,8 +164,8 @@ def load_directions(
 
 
 def _keep_in_memory(model: nn.Module) -> None:
-    """Copy the weights from the memory-mapped file of transformers to ordinary memory, because the service
-    would crash if another program truncated the file.
+    """Copy the weights to ordinary memory, because transformers memory-maps the weight file, and the service
+    would crash if another program truncated this file.
     """
     for parameter in model.parameters():
         # Do not copy quantized weights, because quantized weights are not memory-mapped.

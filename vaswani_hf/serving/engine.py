@@ -145,7 +145,8 @@ class Engine:
         # segments. Code that uses `_jobs` must hold the lock `_changed`.
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
-        # The number of jobs in the last batch. Before the first batch, the number of clients is unknown.
+        # The number of jobs in the last batch. Before the first batch, `_num_expected` is the maximum,
+        # because the number of clients is unknown.
         self._num_expected = limits.max_batch
         self._is_stopping = False
         self._thread = threading.Thread(target=self._work, name="translation", daemon=True)

@@ -19,7 +19,8 @@ class Limits(Settings):
     max_texts: int = Field(500, ge=1)
     """maximum number of texts of a request; a request with more texts is refused with the HTTP status 413"""
     max_alternatives: int = Field(9, ge=0)
-    """maximum number of alternative translations that a request can ask for each text"""
+    """maximum number of alternative translations of a text; a request with a larger `alternatives` is refused
+    """
     max_waiting: int = Field(200_000, ge=1)
     """maximum number of characters in the queue; if the queue is full, a request is refused with the HTTP
     status 429

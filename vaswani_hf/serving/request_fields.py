@@ -42,7 +42,8 @@ async def fields_of(request: Request) -> dict[str, Any]:
             content = json.loads(body)
             if not isinstance(content, dict):
                 raise ValueError
-            # UTF-8 cannot encode a lone surrogate such as "\ud800" in the answer.
+            # Refuse a lone surrogate such as "\ud800", because UTF-8 cannot encode a lone surrogate in the
+            # answer.
             json.dumps(content, ensure_ascii=False).encode()
             return fields | content
         if body and content_type not in _FORM_TYPES:

@@ -86,7 +86,8 @@ class DetectRequest(BaseModel):
     @classmethod
     def load(cls, fields: dict[str, Any]) -> Self:
         """Validate the fields. Raise a ValueError that explains the first invalid field."""
-        # Clients send null or an empty text for a field without a value.
+        # Ignore fields with null or an empty text, because clients send null or an empty text for a field
+        # without a value.
         given = {name: value for name, value in fields.items() if value not in (None, "")}
         try:
             return cls.model_validate(given)
@@ -123,7 +124,7 @@ class LibreTranslateRequest(DetectRequest):
     @field_validator("alternatives", "min_confidence", mode="before")
     @classmethod
     def _refuse_booleans(cls, value: Any) -> Any:
-        # pydantic would convert true to 1 and false to 0.
+        # Refuse true and false, because pydantic would convert true to 1 and false to 0.
         if isinstance(value, bool):
             raise PydanticCustomError("number_type", "a number")
         return value

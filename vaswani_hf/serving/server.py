@@ -25,8 +25,8 @@ _MOST_CONNECTIONS = 1000
 # connections, 5 seconds, is too short: slow clients often send a request while the service closes the
 # connection.
 _KEEP_ALIVE = 75
-# Another program uses the port, or the user is not allowed to open the port. If the error of the socket is
-# not in `_PORT_ERRORS`, `--host` is not an address of this machine.
+# The error numbers of a socket if another program uses the port, or if the user is not allowed to open the
+# port. Any other error number means that `--host` is not an address of this machine.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 
@@ -77,8 +77,8 @@ def run_server(service: "Service", listening: socket.socket) -> None:
     # the service has already stopped.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Turn off the logs of the translator and of the library `python_multipart`, because the logs contain
-    # parts of texts, such as missing phrases.
+    # Turn off the warnings of the translator and of the library `python_multipart`, because the warnings
+    # contain parts of texts, such as missing phrases.
     for name in ("vaswani_hf.model", "python_multipart"):
         logging.getLogger(name).setLevel(logging.ERROR)
     server.run(sockets=[listening])

@@ -61,10 +61,11 @@ class Service:
         self._options = options
         self._api_key = api_key
         self._glossaries = glossaries or {}
-        # Computing the options takes about 0.5 ms, and most requests have the same settings.
+        # Cache the options, because computing the options takes about 0.5 ms and most requests have the same
+        # settings.
         self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
         # Each request with documents (HTML or templates) occupies one thread, so at most `max_batch` of these
-        # requests run at the same time. The threads mostly wait for the translation engine.
+        # requests run at the same time. These threads mostly wait for the translation thread of `Engine`.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
         self._checks: dict[str, LanguageCheck] = {}
         if language_check is not None and directions.detector is not None:

@@ -106,7 +106,7 @@ def properties_of(field: FieldInfo) -> Any:
 
 
 def checked_by(rule: Rule) -> BeforeValidator:
-    """Return a validator that checks the values of a pydantic field with a rule of model/. The rule checks a
+    """Return a validator that checks the values of a pydantic field with a `Rule`. The rule checks a
     value before pydantic checks the type of the value, so that the error message has the words of the rule.
     """
     return BeforeValidator(lambda value: check_with_rule(rule, value))

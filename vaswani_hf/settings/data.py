@@ -17,8 +17,9 @@ from .names import joined
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
-# The maximum weight of a corpus in `data.train_weights`. A corpus with the weight 1000 occurs 1000 times in
-# an epoch, and the run keeps a list of all examples of an epoch in memory.
+# The maximum weight of a corpus in `data.train_weights`. A larger weight would need too much memory, because
+# the run keeps a list of all examples of an epoch in memory. A corpus with the weight 1000 occurs 1000 times
+# in the list.
 _LARGEST_WEIGHT = 1000
 
 

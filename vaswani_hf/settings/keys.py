@@ -22,7 +22,7 @@ class KeyProperties(TypedDict, total=False):
     unit: str
     """The unit of a number, such as "tokens"."""
     range: str
-    """The possible values in words, if the limits do not describe them."""
+    """The possible values in words, if the limits do not describe the possible values."""
     on_resume: OnResume
     """How a resumed run handles a new value of the key. The default is `keys_on_resume` of the settings
     class. If the settings class has no `keys_on_resume`, the default is "fixed".

@@ -12,7 +12,7 @@ from ..model.inputs_vaswani import BEAM_SEARCH_SETTINGS, DECODING_SETTINGS, Sear
 from .base import NO_DOCSTRINGS, Settings, checked_by, words_in_yaml
 from .keys import OnResume, recipe_key
 
-# The size of the smallest vocabulary of byte-level BPE in tokens: 256 bytes and 4 special tokens.
+# The smallest possible size of a byte-level BPE vocabulary, in tokens: 256 bytes and 4 special tokens.
 SMALLEST_VOCABULARY = 260
 
 
@@ -31,7 +31,7 @@ class TokenizerSettings(Settings):
 
     @property
     def planned_target_size(self) -> int:
-        """The number of tokens in the target vocabulary that `vaswani plan` assumes."""
+        """The size of the target vocabulary in tokens, as `vaswani plan` assumes."""
         return self.vocab_size
 
     @property
@@ -72,8 +72,8 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Map "encoder" and "decoder" to the names of the models from which the two stacks start. The dict
-        has no entry for an encoder or decoder that starts from random weights.
+        """Map "encoder" and "decoder" to the name of the model whose weights are the initial weights of the
+        stack. The dict has no entry for a stack that starts from random weights.
         """
         return self.model_dump(exclude_none=True)
 
@@ -90,7 +90,7 @@ class ModelSettings(Settings):
     """
 
     init_from: str | InitFrom | None = None
-    """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
+    """The model whose weights are the initial weights: a folder, or a repository of the Hub as `user/name`
     or `user/name@revision`. `{encoder: …, decoder: …}` names a model for the encoder and a model for the
     decoder. If `model.init_from` is null, the training starts from random weights."""
     code: str | None = recipe_key(None, on_resume="free")
@@ -172,7 +172,9 @@ MODEL_SETTINGS: dict[tuple[str, ...], Any] = {
 }
 
 
-# The search of the paper (Section 6.1). A run always writes these settings to generation_config.json.
+# The search of the paper (Section 6.1): defaults of the section `decoding`. A run writes the values of these
+# settings to generation_config.json even if the values are the defaults. With greedy search, a run leaves out
+# the settings of beam search.
 PAPER_SEARCH: dict[str, Any] = {
     "num_beams": 4,
     "early_stopping": False,
@@ -252,8 +254,8 @@ class EvaluationSettings(Settings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The recipe key that makes each validation score the model's outputs, such as `validation_bleu`. The
-        value is None if the validations do not generate outputs.
+        """The recipe key that turns on the scores of the model's outputs in each validation, such as
+        `validation_bleu`. The value is None if the validations do not generate outputs.
         """
         return None
 
@@ -281,8 +283,9 @@ class PublishingSettings(Settings):
     of the training data."""
     examples: list[str] | None = None
     """Source texts whose translations the model card shows. If `publishing.examples` is null, the card shows
-    the translations of the first 5 texts of the test split, but only if the licence of the training data is
-    known and is not research-only. An empty list means no examples."""
+    the translations of the first 5 texts of the test split with at most 200 characters, but only if the
+    licence of the training data is known and is not research-only. An empty list means no examples.
+    """
     project: str | None = None
     """The name of the Trackio project, for `training.report_to: [trackio]`."""
     trackio_space_id: str | None = None

@@ -1,7 +1,7 @@
 """Defines `Task`, the base class of all tasks, such as translation and parsing.
 
-To add a task, write a subclass of `Task` in tasks/, and add an entry to the table `TASKS`. No other module
-depends on the name of a task.
+To add a task, write a subclass of `Task` in tasks/, and add an entry to the table `TASKS`. Other modules use
+no name of a task except "translation".
 """
 
 from abc import ABC, abstractmethod
@@ -94,8 +94,8 @@ class Task(ABC):
     """Base class of the tasks that a model can be trained for, such as translation and parsing.
 
     The default methods are for a task without a dataset on the Hub. With the default methods, a validation
-    computes only the loss. The arguments `data`, `tokenizer` and `evaluation` of the methods are sections of
-    a recipe.
+    computes only the loss and the perplexity. The arguments `data`, `tokenizer` and `evaluation` of the
+    methods are sections of a recipe.
 
     Attributes:
         name: The value of the key `task` of a recipe.
@@ -136,7 +136,9 @@ class Task(ABC):
     def load_corpus(
         self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
-        """Load and encode the corpus. If `new_tokenizers` is true, first train the tokenizers in `folder`."""
+        """Load and encode the corpus. If `new_tokenizers` is true, first train the tokenizers, and write the
+        tokenizers into `folder`.
+        """
         texts = load_splits(self.load_split, self.check_split, data, seed)
         if new_tokenizers:
             train = partial(self.train_tokenizers, tokenizer, texts["train"], data)
@@ -170,8 +172,8 @@ class Task(ABC):
         """
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
-        """Return the names of the validation scores except the loss. The training curve shows the score whose
-        name is first.
+        """Return the names of the validation scores, without the loss and the perplexity. The training curve
+        shows the first of these scores.
         """
         return ()
 

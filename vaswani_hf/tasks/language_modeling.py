@@ -116,7 +116,7 @@ class LanguageModelingTask(Task):
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     test_scores = ("perplexity", "accuracy")
-    # The special tokens and the space that the tokenizer adds to a text.
+    # Describes which special tokens the tokenizer adds to a text.
     form: TextForm
     # `hub_task` is the name of the task on the Hub and in `pipeline`. `hub_name` is the name of the task for
     # readers of the model card.
@@ -139,7 +139,7 @@ class LanguageModelingTask(Task):
         """Return the collator that pads texts and sets labels. `seed` determines which tokens are masked."""
 
     def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the labels, and the logits that predict them. Causal models predict the next token."""
+        """Return the labels, and the logits that predict the labels. Causal models predict the next token."""
         return labels, logits
 
     def pin_data(self, data: TextData, earlier: TextData | None) -> TextData:
@@ -289,7 +289,7 @@ class MaskedLanguageModelingTask(LanguageModelingTask):
         "{language}."
     )
     examples = ("twenty-<mask> = dreiundzwanzig", "This is a <mask>.")
-    scored_how = "For the scores, 15 % of all tokens were masked and predicted."
+    scored_how = "For the scores, the model predicted 15 % of all tokens."
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         return MaskingCollator(tokenizer, seed)
@@ -314,13 +314,13 @@ class CausalCollator(TextCollator):
 
 
 class MaskingCollator(TextCollator):
-    """Pads texts, and masks tokens that the model must predict (Devlin et al. 2019, Section 3.1). Each text
-    has at least one masked token.
+    """Pads texts, and masks tokens that the model must predict (Devlin et al. 2019, Section 3.1). In each
+    text, the model must predict at least one token, unless all tokens are special tokens.
 
-    The choice of the masked tokens depends only on the seed, the epoch, the text, and the copy of the text.
-    If an epoch contains a text several times, `copy` is the index of the copy, counted from 0 (see
-    `EpochPairs`). Interruptions and the number of data workers do not change the masked tokens. In
-    validation, the masked tokens do not depend on the epoch, so that the losses of all validations can be
+    The choice of the tokens to predict depends only on the seed, the epoch, the text, and the copy of the
+    text. If an epoch contains a text several times, `copy` is the index of the copy, counted from 0 (see
+    `EpochPairs`). Interruptions and the number of data workers do not change the tokens to predict. In
+    validation, the tokens to predict do not depend on the epoch, so that the losses of all validations can be
     compared.
     """
 

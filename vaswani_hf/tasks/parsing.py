@@ -201,9 +201,9 @@ def _pair_of(tree: Tree) -> dict[str, str]:
 
 
 def load_treebank(names: list[str]) -> Dataset:
-    """Load the sentences and the trees of files into the columns `source` and `target` of a dataset, which
-    the library `datasets` caches. If a tree contains only traces (elements without words), the columns
-    `source` and `target` are empty.
+    """Load files into a dataset with the sentences in the column `source` and the trees in the column
+    `target`. The library `datasets` caches the dataset. If a tree contains only traces (elements without
+    words), the sentence and the tree are empty texts.
     """
     files = treebank_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]

@@ -61,9 +61,9 @@ class TranslationData(CorpusData):
     source_keys = ("corpus", "dataset", "train_pairs", "train_source")
 
     source_language: str = Field(min_length=1)
-    """The language that the model translates from, such as en, and the name of the column with its texts."""
+    """The source language, such as en. The column with the source texts has the same name."""
     target_language: str = Field(min_length=1)
-    """The language that the model translates into, such as de, and the name of the column with its texts."""
+    """The target language, such as de. The column with the target texts has the same name."""
     train_source: Files = recipe_key(None, on_resume="free")
     """Text files with one source sentence per line, for training."""
     train_target: Files = recipe_key(None, on_resume="free")
@@ -189,8 +189,9 @@ class TranslationTokenizer(TokenizerSettings):
     """The section `tokenizer` of a recipe for translation: the tokenizers of the source and of the target."""
 
     target_vocab_size: int | None = recipe_key(None, ge=SMALLEST_VOCABULARY, unit="tokens")
-    """The size of the target vocabulary if the vocabulary is not shared. If `target_vocab_size` is null, the
-    size is `vocab_size`."""
+    """The maximum number of tokens in the target vocabulary, if the vocabulary is not shared. If
+    `target_vocab_size` is null, the maximum is `vocab_size`.
+    """
     shared_vocabulary: bool = True
     """Use one vocabulary for source and target (Section 5.1)."""
     bpe_dropout: float = recipe_key(0.0, ge=0, lt=1)

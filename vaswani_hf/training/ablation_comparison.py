@@ -64,7 +64,8 @@ class RunComparison:
         num_seeds: The number of trainings of the run, including trainings that have not ended.
         seeds: One entry for each training that has finished or failed.
         mean: Maps each score to its mean over the seeds, or to None if no training has finished.
-        std: Maps each score to its sample standard deviation (N - 1), or to None for fewer than two seeds.
+        std: Maps each score to its sample standard deviation (N - 1), or to None for fewer than two finished
+            trainings.
     """
 
     name: str
@@ -170,7 +171,8 @@ def _name_of_base(folder: str) -> str:
 
 def _value(recipe: Recipe, key: str) -> Any:
     """Return the value of a recipe key. If the recipe lacks the key, return the default of the config field.
-    With `init_from`, return `_OF_THE_BASE` instead, because the value comes from the model in `init_from`.
+    If the recipe lacks the key but has `init_from`, return `_OF_THE_BASE`, because the value comes from the
+    model in `init_from`.
     """
     values = recipe.values()
     if key in values:
@@ -228,7 +230,7 @@ def draw(compared: list[RunComparison], path: Path) -> None:
     """Draw the mean BLEU of each run as a bar. For each seed of each run, draw a curve of the validation loss
     over time.
     """
-    # Only the picture needs matplotlib.
+    # Import matplotlib here, because only the picture needs matplotlib.
     from matplotlib.figure import Figure
 
     ended = [run for run in compared if run.mean["bleu"] is not None]
@@ -248,10 +250,11 @@ def draw(compared: list[RunComparison], path: Path) -> None:
             minutes = [row["seconds"] / 60 for row in rows]
             losses = [row["eval_loss"] for row in rows]
             right.plot(minutes, losses, label=label, color=color, linestyle=style)
-            # matplotlib leaves labels that begin with "_" out of the legend.
+            # Show each run only once in the legend. matplotlib leaves labels that begin with "_" out of the
+            # legend.
             label = "_"
     scores = [score for run in ended if (score := run.mean["bleu"]) is not None]
-    # An axis from 0 would hide small differences.
+    # Begin the axis near the smallest score, because an axis from 0 would hide small differences.
     margin = max(max(scores) - min(scores), 0.5)
     left.set_xlim(max(0, min(scores) - margin), max(scores) + 0.4 * margin)
     left.invert_yaxis()
@@ -259,6 +262,6 @@ def draw(compared: list[RunComparison], path: Path) -> None:
     right.set(xlabel="minutes of training", ylabel="validation loss, nats per token", yscale="log")
     for axis_format in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
         axis_format("{x:.3g}")
-    # Many curves leave no room for the legend inside the panel.
+    # Put the legend outside the panel, because many curves leave no room inside the panel.
     right.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=120)

@@ -62,9 +62,9 @@ def average_weights(files: list[Path]) -> dict[str, torch.Tensor]:
 def numbered_checkpoints(
     run: Path, last: int | None, best: int | None, metric: str, *, raw: bool
 ) -> list[Path]:
-    """Return the last checkpoints of a run (`last` of them), or the checkpoints with the best validation
-    scores (`best` of them). Leave out checkpoints that were saved only because of a signal. If `raw` is true,
-    use the scores of the trained weights, not of the moving averages.
+    """Return the newest checkpoints of a run (`last` is the number), or the checkpoints with the best
+    validation scores (`best` is the number). Leave out checkpoints that were saved only because of a signal.
+    If `raw` is true, use the scores of the trained weights, not of the moving averages.
     """
     if not run.is_dir():
         raise InvalidValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")

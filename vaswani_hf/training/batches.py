@@ -136,7 +136,7 @@ class TrainingBatches:
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
-        # PyTorch's CPU generator uses only 32 bits of a seed.
+        # Compute a seed of 32 bits, because PyTorch's CPU generator uses only 32 bits of a seed.
         (seed,) = np.random.SeedSequence([self.args.seed, number]).generate_state(1)
         torch.manual_seed(int(seed))
 

@@ -37,7 +37,7 @@ class RunLogCallback(TrainerCallback):
         self.path = Path(trainer.args.output_dir) / METRICS_FILE
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        # A resumed run logs the steps after the checkpoint again.
+        # Remove the rows of steps after the checkpoint, because a resumed run logs these steps again.
         rows = [row for row in read_metrics(self.path) if row["step"] <= state.global_step]
         self.seconds_before = max((row.get("seconds", 0.0) for row in rows), default=0.0)
         self.first_step = self.last_step = state.global_step
@@ -51,7 +51,7 @@ class RunLogCallback(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         if state.global_step >= state.max_steps:
-            # The final message of a run contains the loss of the last step.
+            # Log the last step, because the final message of a run contains the loss of the last step.
             control.should_log = True
         if not state.is_world_process_zero or self.has_estimated:
             return

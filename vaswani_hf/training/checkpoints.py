@@ -131,7 +131,8 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
             continue
         fault = verify_manifest(checkpoint, [])
         if fault and step_of(checkpoint) > step_of(kept[0]):
-            # The message at the end of the run names the damaged checkpoint.
+            # Do not delete the damaged checkpoint, because a message at the end of the run names the damaged
+            # checkpoint.
             continue
         if fault:
             say(f"deleting '{checkpoint}', which is older than the kept checkpoints and damaged: {fault}")
@@ -150,7 +151,8 @@ def delete_between(folder: Path, first: int, last: int) -> None:
 def _delete(folder: Path, checkpoints: list[Path]) -> None:
     staging = folder / STAGING_FOLDER
     for checkpoint in checkpoints:
-        # A killed run must never leave an incomplete checkpoint in the output folder.
+        # Move the checkpoint into the staging folder before the deletion, because a killed run must never
+        # leave an incomplete checkpoint in the output folder.
         staging.mkdir(exist_ok=True)
         os.replace(checkpoint, staging / f"{checkpoint.name}.deleted")
     shutil.rmtree(staging, ignore_errors=True)

@@ -121,7 +121,8 @@ def training_pairs(
     with explain_split_errors("train"):
         pairs: Any = task.load_split(used, "train", seed)
     if pinned.held_out_sizes:
-        # The student must not be trained on sentences that are used to score the student.
+        # Leave out the held-out pairs, because the student must not be trained on sentences that are used to
+        # score the student.
         pairs = hold_out(pairs, pinned.held_out_sizes)["train"]
     return pairs, pinned.dataset_revision
 
@@ -131,7 +132,8 @@ def _without_unused_corpora(data: Any) -> Any:
     if not data.train_weights:
         return data
     if data.held_out_sizes:
-        # The choice of the held-out pairs depends on all corpora.
+        # Raise an error, because the choice of the held-out pairs depends on all corpora, including the
+        # corpora of weight 0.
         keys = " and ".join(f"`data.{split}_size`" for split in data.held_out_sizes)
         raise InvalidValueError(
             f"`vaswani distill` does not accept `data.train_weights` together with {keys}; leave "

@@ -78,7 +78,9 @@ def write_final_manifest(folder: Path, recipe: str, results: str, training_pairs
 
 
 def read_finished_run(folder: Path) -> FinishedRun | None:
-    """Return None if the manifest is missing or damaged, or if the run has not finished."""
+    """Read the description of a finished run from the manifest of the output folder. Return None if the
+    manifest is missing or damaged, or if the run has not finished.
+    """
     try:
         content = read_manifest(folder)
     except (OSError, ValueError):

@@ -13,7 +13,8 @@ from ..processor import bfloat16_pays, has_bfloat16, processor_name
 from .batches import MAX_PART_SIZE
 from .messages import counted
 
-# The default number of data workers. On a CPU, data workers would use the cores that the training needs.
+# The default number of data workers on an accelerator. On a CPU, the default is 0, because data workers would
+# use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
 # The largest number of data workers per CPU core. A larger number of data workers is probably a mistake, and
 # would fill the memory.
@@ -50,7 +51,8 @@ def resolve_defaults(
 
 
 def _uses_deepspeed() -> bool:
-    # DeepSpeed would keep the weights in bfloat16 (see sharding.py).
+    # With DeepSpeed, a run does not choose bfloat16, because DeepSpeed would also keep the weights in
+    # bfloat16 (see sharding.py).
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 

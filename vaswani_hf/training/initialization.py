@@ -284,8 +284,8 @@ def _copy_token_rows(
     """Copy the rows `base_rows` of the model `base` to the rows `rows` of `model`, in the embedding and in
     the output projection.
     """
-    # The two lists of weights can have different lengths, because a model can lack the output projection or
-    # its bias.
+    # The two lists of weights can have different lengths, because the encoder of an encoder-decoder model has
+    # no output projection, and an output projection can lack the bias.
     for weight, base_weight in zip(_token_matrices(model, stack), _token_matrices(base, stack), strict=False):
         weight[rows] = base_weight[base_rows]
 
@@ -300,7 +300,9 @@ def _message_about(bases: dict[str, Base], model: PreTrainedModel, coverage: flo
     if model.config.is_encoder_decoder and len(bases) == 1:
         models += f" in the {last}"
     covers = "its vocabulary covers" if len(names) == 1 else "their vocabularies cover"
-    message = f"the run begins with the weights of {models}; {covers} {coverage:.1%} of the tokens"
+    message = (
+        f"the run begins with the weights of {models}; {covers} {coverage:.1%} of the vocabulary of the run"
+    )
     if len(names) == 2 and model.config.share_encoder_decoder_embeddings:
         message += f"; the shared embedding of encoder and decoder comes from '{bases[last].name}'"
     return message
@@ -315,7 +317,7 @@ def get_stack(model: PreTrainedModel, stack: str) -> Any:
 
 def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
     """Return the weights with one row per token: the embedding [V, D], the output projection [V, D], and the
-    bias [V] of the output projection.
+    bias [V] of the output projection. For the encoder of an encoder-decoder model, return only the embedding.
     """
     found = [get_stack(model, stack).embed_tokens.weight]
     if stack == "decoder" or not model.config.is_encoder_decoder:

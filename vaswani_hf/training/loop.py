@@ -20,7 +20,9 @@ from .trainer import VaswaniTrainer
 
 
 def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> None:
-    """Add the callbacks of a run to a trainer, and remove the `PrinterCallback` of transformers."""
+    """Add the callbacks of a run, except `StopCallback`, to a trainer. Remove the `PrinterCallback` of
+    transformers.
+    """
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(RunLogCallback(trainer))
     if publishing.push_to_hub and publishing.hub_strategy != "end":

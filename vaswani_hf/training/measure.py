@@ -48,7 +48,7 @@ def measure_speed(
         loss(batch).backward()
         _synchronize(device)
 
-    # The first step creates the state of the optimizer.
+    # Do not measure the first step, because the first step also creates the state of the optimizer.
     compute_part()
     optimizer.step()
     optimizer.zero_grad()
@@ -94,7 +94,7 @@ def _random_batch(
     """
     part = largest_part(training, config.d_model) if device.type == "cpu" else None
     shape = batch_shape(training, length, part)
-    # The ids below 4 are special tokens.
+    # Use no ids below 4, because these ids are special tokens.
     source = torch.randint(4, config.vocab_size, (shape.rows, shape.source_length), device=device)
     labels = torch.randint(4, config.decoder_vocab_size, (shape.rows, shape.target_length), device=device)
     return full_batch(source, labels)

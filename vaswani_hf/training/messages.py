@@ -13,9 +13,9 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 def say(line: str, *, is_result: bool = False) -> None:
-    """Print a line immediately. With `--quiet`, the log level of this file is ERROR. Then print only lines
-    with `is_result=True`. If the output goes to a program that has ended, such as `head`, continue without
-    output.
+    """Print a line immediately. If the log level of this file is above WARNING, print only lines with
+    `is_result=True`. `--quiet` sets the log level to ERROR. If the output goes to a program that has ended,
+    such as `head`, continue without output.
     """
     if not is_result and not logging.getLogger(__name__).isEnabledFor(logging.WARNING):
         return

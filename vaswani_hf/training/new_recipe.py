@@ -82,7 +82,7 @@ _INVERSE_SQRT: _Lines = (("lr_scheduler_type", "inverse_sqrt", ""),)
 _SIZES = (
     _Size(
         most_pairs=50_000,
-        reason="the model of the recipe multi30k_en_de, 41.19 BLEU with 29,000 pairs after a second stage",
+        reason="the model of the recipe multi30k_en_de, 41.19 BLEU with 29,000 pairs after a second stage of training",
         vocab_size=10_000,
         d_model=128,
         encoder_layers=4,
@@ -124,7 +124,7 @@ _SIZES = (
     ),
     _Size(
         most_pairs=2_000_000,
-        reason="between the recipe tatoeba_en_de and the paper's base model; no run has measured this size",
+        reason="between the recipe tatoeba_en_de and the paper's base model; this size is untested",
         vocab_size=16_000,
         d_model=256,
         encoder_layers=4,
@@ -307,12 +307,12 @@ def _add_data(text: _RecipeText, data: dict[str, Any], corpus: _Corpus) -> None:
     text.key(
         "validation_size",
         held_out,
-        "pairs taken out of the training data; validation_source and validation_target name files",
+        "pairs from the training data; to use files, set validation_source and validation_target instead",
     )
     text.key(
         "test_size",
         held_out,
-        "pairs taken out of the training data; test_source and test_target name files instead",
+        "pairs from the training data; to use files, set test_source and test_target instead",
     )
     percent = 100 * corpus.share_too_long
     text.key(

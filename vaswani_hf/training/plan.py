@@ -163,7 +163,7 @@ class Plan:
         memory: The memory of a training step.
         hardware: The number and the name of the GPUs, such as "8 x P100"; None without `--hardware`.
         tokens_per_second: The given or measured speed in target tokens per second; None without such a speed.
-        speed: A text that names the speed on which `hours` is based, or says why no speed is known.
+        speed: A text that names the speed on which `hours` is based, or says which options give a speed.
         hours: The hours of the run; None if the speed or the number of steps is unknown.
         price: The price of the run; None if `hours` or the price of the hardware is unknown.
         jobs: The cost on each one-GPU machine of Hugging Face Jobs, the cheapest first; empty if the number
@@ -273,8 +273,8 @@ def _cost_on_processor(
     length: int,
     longest: int,
 ) -> StepCost:
-    """Return the operations and the memory of a batch on a CPU. If the trainer divides the batch, return the
-    operations and the memory of one part of the batch.
+    """Return the FLOPs and the memory of a batch on a CPU. If the trainer divides the batch, return the FLOPs
+    and the memory of one part of the batch.
     """
     largest = largest_part(training, config.d_model)
     if largest is not None:
@@ -399,7 +399,8 @@ def paper_flops(
     batch whose sentences have `length` tokens each.
     """
     if training.gradient_checkpointing:
-        # The paper does not use gradient checkpointing.
+        # Count the FLOPs without gradient checkpointing, because the paper does not use gradient
+        # checkpointing.
         cost = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)
     seconds = paper_seconds(counted_flops(cost, training).step, length)
     step = seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"]

@@ -43,7 +43,7 @@ def _length_lines(plan: Plan) -> list[str]:
         ]
     lines = [f"steps             {plan.steps:>15,}"]
     for side, tokens in (("source", plan.source_tokens), ("target", plan.target_tokens)):
-        # A language model has no source.
+        # Leave out the source of a language model, because a language model has no source.
         if tokens is not None:
             lines.append(f"{side} tokens     {tokens:>15,}  at most: positions, padding included")
     return lines

@@ -27,7 +27,8 @@ class Processes:
     """Communicates with all processes of a run. All processes must call the methods in the same order."""
 
     def __init__(self) -> None:
-        # Without an accelerator and without `cpu=True`, PartialState starts no process group.
+        # Set `cpu=True` on a machine without an accelerator, because PartialState would otherwise start no
+        # process group.
         self._state = PartialState(cpu=not torch.accelerator.is_available())
         self.count = self._state.num_processes
         self.is_first = self._state.is_main_process

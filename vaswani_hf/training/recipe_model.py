@@ -62,7 +62,8 @@ def build_model(
     """Build the untrained model of a run on the CPU. `search` has the search settings of the recipe."""
     set_seed(seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
-    # The tokenizers of an imported model can be separate objects with one vocabulary.
+    # Also check `SHARED_IDS_MARK`, because the tokenizers of an imported model can be separate objects with
+    # one vocabulary.
     has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
     config = model.make_config(
         vocab_size=len(source),

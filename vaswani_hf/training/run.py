@@ -208,9 +208,9 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
     """Fill in the values that depend on the data, the initial model and the machine. The filled-in values
-    include the commit of the dataset, the config fields of the model in `init_from`, and `training.bf16`. If
-    a run is resumed, the values of its saved recipe (`saved`) take precedence, so that the resumed run
-    computes the same result.
+    include the commit of the dataset, the config fields of the model in `init_from`, and `training.bf16`. A
+    resumed run takes the filled-in values from its saved recipe (`saved`), so that the resumed run computes
+    the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
     data = TASKS[recipe.task].pin_data(recipe.data, saved.data if saved else None)
@@ -273,7 +273,8 @@ def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
     folder = Path(recipe.output_dir)
     say(f"the run in '{folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and saved is not None:
-        # A user can change the licences after a run has finished.
+        # Use the licence and the attribution of the new recipe, because a user can change both after a run
+        # has finished.
         data = saved.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = saved.replace(data=data, publishing=recipe.publishing).to_yaml()
         end = finished.read_finished_run(folder)
@@ -402,7 +403,8 @@ def _build_trainer(
         ),
     )
     if training.max_steps is None:
-        # The trainer has now computed the number of steps from the number of epochs.
+        # Check the warm-up only now, because the trainer has computed the number of steps from the number of
+        # epochs.
         _warn(warmup_warnings(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, recipe.publishing)
     return trainer

@@ -60,8 +60,8 @@ def say_counts_of_corpus(corpus: Corpus) -> None:
 
 
 def recorded_training(folder: Path, trainer: VaswaniTrainer) -> TrainingRecord | None:
-    """Return the training record of results.json. Return None if results.json is invalid, or if its training
-    record has another number of steps than the run.
+    """Return the training record of results.json. Return None if results.json is invalid, if the run has
+    trained new steps, or if the training record has another number of steps than the resumed checkpoint.
     """
     try:
         training = read_results(folder).training
@@ -78,8 +78,9 @@ def training_record(
     averaged_steps: list[int],
     recorded: TrainingRecord | None,
 ) -> TrainingRecord:
-    """Return the record of the training. `model` has the final weights, which are the average of the
-    checkpoints of `averaged_steps`. `recorded` is the result of `recorded_training`.
+    """Return the record of the training. `model` has the final weights. `averaged_steps` contains the steps
+    of the averaged checkpoints, and is empty if the run averages no checkpoints. `recorded` is the result of
+    `recorded_training`.
     """
     record = recorded or _new_training_record(trainer)
     parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -95,7 +95,8 @@ def step_cost(
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 
-        # The first optimizer step creates the optimizer state.
+        # Take one optimizer step before the counted step, because the first optimizer step creates the
+        # optimizer state.
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)
         for weight in model.parameters():
             if weight.requires_grad:
@@ -157,7 +158,8 @@ def _fake_batch(shape: BatchShape) -> dict[str, torch.Tensor]:
     return full_batch(source, labels)
 
 
-# PyTorch has no FLOP formulas for `addmm_` and for the attention kernels of a CPU.
+# Use the formulas of similar operations for `addmm_` and for the attention kernels of a CPU, because PyTorch
+# has no FLOP formulas for them.
 _FORMULAS = flop_registry | {
     aten.addmm_: flop_registry[aten.addmm],
     aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
@@ -182,7 +184,8 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.prim.device.default:
-            # More than half of the calls only read the device of a tensor. FakeTensorMode needs longer.
+            # Answer these calls here, because more than half of all calls only read the device of a tensor,
+            # and FakeTensorMode needs more time for such a call.
             return args[0].fake_device
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
@@ -231,7 +234,7 @@ class _AcceleratorKernels(TorchFunctionMode):
 def _attention(
     dtype, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
-    # Autocast on a CPU leaves attention in float32.
+    # Convert the tensors to `dtype`, because autocast on a CPU leaves attention in float32.
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     bias = attn_mask
     if attn_mask is not None and attn_mask.dtype == torch.bool:

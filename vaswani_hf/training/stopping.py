@@ -180,7 +180,8 @@ class GracefulShutdown:
             raise ShutdownRequested
         if self._is_first:
             name = signal.Signals(number).name
-            # If a signal interrupts a print call, a print call in the signal handler raises a RuntimeError.
+            # Ignore a RuntimeError: if a signal interrupts a print call, a print call in the signal handler
+            # raises a RuntimeError.
             with contextlib.suppress(RuntimeError):
                 say(
                     f"{name}: saving a checkpoint after this step … (a second signal ends the run "
@@ -197,7 +198,8 @@ class GracefulShutdown:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, numbers[0])
         if numbers[0] == signal.SIGINT and hasattr(sys, "ps1"):
-            # In a notebook or an interactive prompt, Ctrl-C must end only the run.
+            # Do not kill the process, because Ctrl-C in a notebook or an interactive prompt must end only the
+            # run.
             return
         arrival = time.monotonic()
         interrupt_raised_at = None

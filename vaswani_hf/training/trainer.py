@@ -1,4 +1,5 @@
-"""`VaswaniTrainer`: transformers' Seq2SeqTrainer with token-budget batches and the paper's schedule.
+"""`VaswaniTrainer`: transformers' Seq2SeqTrainer with a maximum number of tokens per batch and the paper's
+schedule.
 
 run.py builds the trainer. batches.py creates the batches. For each batch, `training_step` computes the loss
 and the gradients with `compute_loss`. `compute_loss` calls `forward` of the model
@@ -48,9 +49,9 @@ from .validation import Validation
 
 
 class VaswaniTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task. The run
-    continues from `checkpoint`. The constructor freezes the weights in `training.frozen`, and turns gradient
-    checkpointing on if `training.gradient_checkpointing` is true.
+    """Seq2SeqTrainer with a maximum number of tokens per batch, the schedule of the paper, and the scores of
+    a task. If `checkpoint` is given, the run continues from `checkpoint`. The constructor freezes the weights
+    in `training.frozen`, and turns gradient checkpointing on if `training.gradient_checkpointing` is true.
     """
 
     control: Any
@@ -130,7 +131,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         # With `non_blocking=True`, the copy from pinned memory runs while a GPU computes.
         inputs = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         parts = [inputs]
-        # The loss of each part of the batch is divided by the number of target tokens in the training step.
+        # The sum of the losses of the parts is the loss of the batch, because the loss of each part is
+        # divided by the number of target tokens in the training step.
         if self.max_part_positions is not None and num_items_in_batch is not None:
             parts = cut_into_parts(inputs, self.max_part_positions, self.corpus.train_collator.trim)
         loss = 0.0

@@ -41,8 +41,9 @@ class Validation:
         self.stop = stop
 
     def scores(self, model: PreTrainedModel, accelerator: Accelerator, step: int) -> dict[str, float] | None:
-        """Return the unsmoothed loss per token (nats), the perplexity, and the scores of the task; None if a
-        signal arrived in any process. Raise a DivergedRunError if the loss is not finite.
+        """Return the loss per token (nats) without label smoothing, the perplexity, and the scores of the
+        task. Return None if a signal arrived in any process. Raise a DivergedRunError if the loss is not
+        finite.
         """
         # Use the model without DistributedDataParallel, because `forward` of DistributedDataParallel can wait
         # for the other processes. The processes can have different numbers of validation batches.

@@ -28,12 +28,12 @@ class Calibration:
     def __call__(self, translation: Translation) -> float:
         """Return the probability, from 0 to 1, that a translation is good."""
         if not translation.token_log_probs:
-            # The translation of a blank text has no tokens, and counts as good. If the translator has copied
-            # the text because of the language check, the model has generated no tokens.
+            # A translation without generated tokens counts as good: the source text is blank, or the
+            # translator has copied the source text because of the language check.
             return 1.0
         products = map(operator.mul, self.weights, features_of(translation))
         logit = math.fsum(products)
-        # `math.exp` raises an OverflowError for large numbers.
+        # Limit the logit, because `math.exp` raises an OverflowError for large numbers.
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
 
 

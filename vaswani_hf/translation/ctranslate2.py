@@ -22,9 +22,9 @@ the search of this package in these points:
   coverage penalty of this package.
 
 - CTranslate2 has one length limit for all sentences of a batch. The backend gives CTranslate2 the largest
-  length limit of all sentences in the batch. Only with `early_stopping="never"` and several beams, the
-  backend can first search a sentence with a smaller limit. If a translation exceeds the length limit of its
-  own sentence, the backend translates the sentence again with this limit.
+  length limit of all sentences in the batch. With `early_stopping="never"` and several beams, the backend can
+  first search a sentence with a smaller limit. If a translation exceeds the length limit of its own sentence,
+  the backend translates the sentence again with this limit.
 
 - If `no_repeat_ngram_size` or `bad_words_ids` forbids tokens, CTranslate2 increases the probabilities of the
   allowed tokens, so that their sum is 1 again. The search of this package does not change the probabilities
@@ -445,8 +445,8 @@ class CTranslate2Backend:
             "return_attention": with_attention,
             "end_token": [self._target_tokens[i] for i in self._ends],
             "suppress_sequences": self._target(self._bad_words),
-            # By default, CTranslate2 cuts long sources (`max_input_length`), and forbids empty translations
-            # (`min_decoding_length`).
+            # Set both values to 0, because by default CTranslate2 cuts long sources (`max_input_length`), and
+            # forbids empty translations (`min_decoding_length`).
             "max_input_length": 0,
             "min_decoding_length": 0,
         }

@@ -136,7 +136,11 @@ def _num_positions(folder: Path, tokens: list[str], shape: tuple[int, ...] | Non
             _refuse(folder, CONFIG_FILE, f"must name a token as its `{name}`, but has {config.get(name)!r}")
     positions: Any = config.get("max_position_embeddings")
     if not is_int(positions, 1) or (shape is not None and positions != shape[0]):
-        rows = "a positive integer" if shape is None else f"{shape[0]}, the rows of the model's table"
+        rows = (
+            "a positive integer"
+            if shape is None
+            else f"{shape[0]}, the number of rows of the model's position encodings"
+        )
         _refuse(folder, CONFIG_FILE, f"must have `max_position_embeddings` of {rows}, but has {positions!r}")
     return positions
 

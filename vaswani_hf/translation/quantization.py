@@ -117,9 +117,9 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
     """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. With AVX2, oneDNN needs the same
-    # time as FBGEMM for a batch of 64 sentences, but twice the time for one sentence. FBGEMM needs
-    # `quantize_per_channel`, which a later version of PyTorch will perhaps remove.
+    # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. Otherwise use FBGEMM: with AVX2,
+    # oneDNN needs the same time as FBGEMM for a batch of 64 sentences, but twice the time for one sentence.
+    # FBGEMM needs `quantize_per_channel`, which a later version of PyTorch will perhaps remove.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -128,8 +128,8 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
 
 def _overflows(kernel: Callable[[torch.Tensor, torch.Tensor], Callable]) -> bool:
     """Return True if a kernel adds int8 products in 16-bit integers, so that the sum of the largest products
-    overflows. The list of processor instructions is not reliable, because environment variables such as
-    ONEDNN_MAX_CPU_ISA can turn off listed instructions.
+    overflows. Test the kernel instead of reading the list of processor instructions, because environment
+    variables such as ONEDNN_MAX_CPU_ISA can turn off listed instructions.
     """
     weight = torch.full((16, 64), 127, dtype=torch.int8)
     multiply = kernel(weight, torch.full((16,), 1 / 127))

@@ -139,7 +139,8 @@ def _work(
     connection: Connection, load: Callable[[], Translator], num_threads: int, user_files: list[Path]
 ) -> None:
     """The main function of a worker process: translate windows (groups of requests) until the main process
-    closes the connection. `user_files` are Python files in which the user has registered classes.
+    closes the connection. `user_files` are Python files that register attention functions or position
+    encodings of the user.
     """
     from transformers.utils.logging import disable_progress_bar
 

@@ -47,8 +47,9 @@ def marian(shape: Shape, *, pad_token_id: int, eos_token_id: int, start_token_id
 
 
 def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTrainingArguments:
-    """Return the training arguments. Only the optimizer, the schedule, the label smoothing and the batch size
-    differ from the defaults of the Trainer.
+    """Return the training arguments. Of the settings that affect the training, only the optimizer, the
+    schedule, the label smoothing, the gradient clipping, the batches and the dtype differ from the defaults
+    of the Trainer.
     """
     grouping: dict[str, Any] = {}
     if is_grouped and "train_sampling_strategy" in Seq2SeqTrainingArguments.__dataclass_fields__:

@@ -68,7 +68,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """Joins Muon and AdamW, the two optimizers in `parts`, to one optimizer."""
+    """Combines the optimizers in `parts` (Muon, AdamW or both) into one optimizer."""
 
     def __init__(self, parts: list[torch.optim.Optimizer]):
         groups = [group for part in parts for group in part.param_groups]

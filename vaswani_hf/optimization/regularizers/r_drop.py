@@ -25,7 +25,8 @@ class RDropLoss(TwoPassLoss):
     """Computes the loss of R-Drop.
 
     Differs from the paper of R-Drop: the loss is multiplied by 1/2, so that the loss is similar to the loss
-    of a single forward pass. The factor 1/2 does not change the steps of Adam.
+    of a single forward pass. With `max_grad_norm: 0`, the factor 1/2 hardly changes the steps of Adam,
+    because Adam divides the mean gradient by the root mean square of the gradients.
     """
 
     is_symmetric = True

@@ -27,9 +27,9 @@ from ...model.modeling_vaswani import VaswaniForSeq2SeqLM
 class TwoPassLoss:
     """Computes the loss of two forward passes over the same sentence pairs.
 
-    With the cross-entropy CE and the divergence KL, the loss is CE(first) + alpha * KL(first || second), with
-    gradients into both passes. If `is_symmetric` is True, the loss is (CE(first) + CE(second)) / 2 + alpha /
-    4 * (KL(first || second) + KL(second || first)).
+    CE is the cross-entropy, and KL the divergence. If `is_symmetric` is False, the loss is CE(first) + alpha
+    * KL(first || second). If `is_symmetric` is True, the loss is (CE(first) + CE(second)) / 2 + alpha / 4 *
+    (KL(first || second) + KL(second || first)). In both cases, the gradients of KL flow into both passes.
 
     Attributes:
         model (VaswaniForSeq2SeqLM): The model without a wrapper for distributed training.
@@ -69,8 +69,8 @@ class TwoPassLoss:
         decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
         decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
-        # The output of the model lacks `last_hidden_state` of the decoder, but the divergence needs these
-        # states.
+        # A forward hook stores `last_hidden_state` of the decoder for the divergence, because the output of
+        # the model lacks `last_hidden_state` of the decoder.
         last_states: list[torch.Tensor] = []
         hook = decoder.register_forward_hook(
             lambda module, given, output: last_states.append(output.last_hidden_state)
