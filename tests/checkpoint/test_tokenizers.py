@@ -71,7 +71,7 @@ def replace_token(folder, old, new):
 
 
 FOREIGN = {
-    "more entries": "has ids up to 270, more than the 270 classes of the model",
+    "more entries": "has ids up to 270, too large for the 270 classes of the model",
     "other padding": "its `pad_token` has the id 7, but the model has the id 1",
     "other end": "its `eos_token` has the id 7, but the model has the id 2",
 }
@@ -107,5 +107,5 @@ def test_each_side_has_its_own_tokenizer(tiny_checkpoint, vaswani):
     source, target = load_tokenizers(folder)
     target.add_tokens(["<new>"])
     save_tokenizers(source, target, folder)
-    sentence = f"The target tokenizer must fit '{folder}', but has ids up to 266, more than the 266 classes of the model; "
+    sentence = f"The target tokenizer must fit '{folder}', but has ids up to 266, too large for the 266 classes of the model; "
     assert vaswani("translate", folder, "--text", "der Hund")[2].startswith(sentence)

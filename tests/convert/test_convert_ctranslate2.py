@@ -363,7 +363,7 @@ def test_export_says_how_far_it_is_off(checkpoint, tmp_path, capsys, dtype, quan
     assert main([*arguments, *(["--quantization", quantization] if quantization else [])]) == 0
     line = capsys.readouterr().out
     found = re.fullmatch(
-        r"Largest difference between the log-probabilities of CTranslate2 and of the checkpoint on sample inputs: (\S+)\.\n",
+        r"Largest difference between the log-probabilities of CTranslate2 and those of the checkpoint on sample inputs: (\S+)\.\n",
         line,
     )
     # With int8 the largest measured difference is 2.1, on a processor whose int8 sums saturate.

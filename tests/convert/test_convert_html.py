@@ -132,7 +132,7 @@ def test_the_command_prints_the_difference_to_the_stored_weights(checkpoint, tmp
     options = ["--format", "html", "--quantization", quantization]
     options += ["--source_language", "en", "--target_language", "de"]
     code, printed, _ = vaswani("export", checkpoint, output, *options)
-    line = "Largest difference between the log-probabilities of the page and of the checkpoint on sample inputs: "
+    line = "Largest difference between the log-probabilities of the page and those of the checkpoint on sample inputs: "
     assert code == 0 and float(re.fullmatch(rf"{line}(\S+)\.\n", printed)[1]) < 1e-4
     assert {path.name for path in output.iterdir()} == {PAGE_FILE, MODULE_FILE, "README.md"}
     page = (output / PAGE_FILE).read_text()

@@ -189,7 +189,7 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
     assert len(modes) == 1
     line = capsys.readouterr().out
     assert re.fullmatch(
-        r"Largest difference between the logits of MarianMT and of the checkpoint on sample inputs: \S+\.\n",
+        r"Largest difference between the logits of MarianMT and those of the checkpoint on sample inputs: \S+\.\n",
         line,
     )
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["marian"]

@@ -54,7 +54,7 @@ def exported(shared):
 
 def test_the_command_prints_one_line(shared):
     found = re.fullmatch(
-        r"Largest difference between the logits of ONNX Runtime and of the checkpoint on sample inputs: (\S+)\.\n",
+        r"Largest difference between the logits of ONNX Runtime and those of the checkpoint on sample inputs: (\S+)\.\n",
         shared.output,
     )
     assert float(found.group(1)) < 1e-4

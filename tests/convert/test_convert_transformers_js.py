@@ -70,7 +70,7 @@ def texts(translator):
 
 def test_the_command_prints_a_difference_for_each_dtype(shared):
     found = re.findall(
-        r"the (\w+) graphs and of the checkpoint on sample inputs: (\S+?)\.(?=\s)", shared.output
+        r"the (\w+) graphs and those of the checkpoint on sample inputs: (\S+?)\.(?=\s)", shared.output
     )
     assert [title for title, _ in found] == ["float32", "float16", "int8"]
     differences = [float(difference) for _, difference in found]

@@ -203,7 +203,11 @@ DAMAGES = [
         "has `tokens of trg_vocab.txt` ",
     ),
     ("best.ckpt", cut, "'best.ckpt' was not written by `torch.save`, or is incomplete"),
-    ("best.ckpt", None, "must contain best.ckpt or exactly one `.ckpt` file, but contains no such file"),
+    (
+        "best.ckpt",
+        None,
+        "must contain best.ckpt, latest.ckpt or exactly one `.ckpt` file, but contains no such file",
+    ),
     ("config.yaml", lambda content: content + b"\n}", "'config.yaml' must be YAML, but cannot be read"),
     (
         "config.yaml",

@@ -436,7 +436,7 @@ def test_a_stream_of_several_batches_counts_once(tokenizer):
 
 def test_nothing_kept_is_an_error(tokenizer):
     with refused(
-        "`pairs` must hold a pair that survives cleaning, but has none: 2 pairs read, 0 kept; dropped: 1 with an empty"
+        "`pairs` must contain a pair that the cleaning keeps, but has none: 2 pairs read, 0 kept; dropped: 1 with an empty"
         " side, 1 too long, 0 of too unequal lengths."
     ):
         prepare(tokenizer, raw_pairs([("a", ""), ("abcdefghi", "abc")]))

@@ -245,7 +245,7 @@ def test_resuming_encodes_no_more_than_a_window_again():
 
 def test_a_stream_without_pairs_is_an_error(lengths):
     empty = prepared(lengths).to_iterable_dataset().filter(lambda pair: False)
-    sentence = "^The stream of training pairs must hold a pair that survives cleaning, but has none.$"
+    sentence = "^The stream of training pairs must contain a pair that the cleaning keeps, but has none.$"
     with pytest.raises(ValueError, match=sentence):
         next(iter(EndlessStream(empty, *BUDGETS, seed=3)))
 

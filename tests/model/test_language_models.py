@@ -224,7 +224,7 @@ def test_settings_of_translations_are_refused_in_objects_too():
 
 def test_a_masked_model_does_not_generate():
     with refused(
-        "`generate` needs a decoder, but VaswaniForMaskedLM is an encoder, which fills in hidden tokens: use "
+        "`generate` needs a decoder, but VaswaniForMaskedLM is an encoder, which predicts masked tokens: use "
         '`pipeline("fill-mask")`, or `VaswaniForCausalLM` to generate.',
         TypeError,
     ):

@@ -294,7 +294,7 @@ def test_a_tokenizer_of_another_model_is_refused(translator, tokenizer, checkpoi
     model = translator.model
     larger = tiny_tokenizer(TEXTS + GERMAN, 300)
     larger.add_tokens(["<new>"])
-    message = f"The source tokenizer must fit {checkpoint!r}, but has ids up to 300, more than the 300 classes of the model"
+    message = f"The source tokenizer must fit {checkpoint!r}, but has ids up to 300, too large for the 300 classes of the model"
     with pytest.raises(
         ValueError, match=f"^{re.escape(message)}; take the tokenizer and the model from one checkpoint.$"
     ):

@@ -219,7 +219,7 @@ def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
     recipe = write(tmp_path / "recipe.yaml", {"training.max_steps": 1, "tokenizer": {}})
     code, out, error = vaswani("train", recipe, "--init_from", checkpoint, "--learning_rate_factor", "0")
     assert code == 0, error
-    assert "its vocabulary covers 100.0% of the tokens" in out
+    assert "its vocabulary covers 100.0% of the vocabulary of the run" in out
     begun, found = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "run"))
     assert all(torch.equal(begun[name], found[name]) for name in begun)
     text = tmp_path / "text"

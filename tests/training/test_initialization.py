@@ -37,7 +37,7 @@ def test_a_run_begins_with_the_weights_and_the_tokenizers_of_a_model(run, finish
     assert same(weights(folder), weights(finished))
     assert (folder / "tokenizer.json").read_bytes() == (finished / "tokenizer.json").read_bytes()
     assert (
-        f"the run begins with the weights of '{finished}'; its vocabulary covers 100.0% of the tokens\n"
+        f"the run begins with the weights of '{finished}'; its vocabulary covers 100.0% of the vocabulary of the run\n"
         in capsys.readouterr().out
     )
     recorded = load_recipe(folder / "recipe.yaml").model
@@ -237,7 +237,7 @@ def test_a_model_of_both_directions_is_fine_tuned_on_one(run, tmp_path, capsys):
         run("base", options, "--resume=true --max_steps=3 --train_weights=0.25,2")
     next_one = run("next", f"--init_from={base} --vocab_size=290", AT_REST)
     assert same(weights(next_one), weights(base))
-    assert "its vocabulary covers 100.0% of the tokens" in capsys.readouterr().out
+    assert "its vocabulary covers 100.0% of the vocabulary of the run" in capsys.readouterr().out
     tokenizer, _ = load_tokenizers(next_one)
     assert list(tags_of(tokenizer)) == [">>en<<"]
     assert load_recipe(next_one / "recipe.yaml").tokenizer.vocab_size == len(tokenizer)

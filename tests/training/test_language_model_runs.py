@@ -217,7 +217,7 @@ def test_a_translation_model_begins_with_both_of_them(trained, capsys, tmp_path,
     assert f"; the shared embedding of encoder and decoder comes from '{causal}'" in printed
     if keep:
         # Both tokenizers were trained on the same text; only one of them has `<mask>`.
-        assert "their vocabularies cover 99.8% of the tokens" in printed
+        assert "their vocabularies cover 99.8% of the vocabulary of the run" in printed
         embedding = weights(trained["causal_lm"])["model.embed_tokens.weight"]
         assert torch.equal(found["model.shared.weight"][:300], embedding)
     recorded = load_recipe(folder / "recipe.yaml").model.init_from

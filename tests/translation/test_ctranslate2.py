@@ -184,7 +184,7 @@ DAMAGES = [
     (
         "config.json",
         edited(lambda config: config.update(max_position_embeddings=-4)),
-        "must have `max_position_embeddings` of 1074, the rows of the model's table, but has -4; ",
+        "must have `max_position_embeddings` of 1074, the number of rows of the model's position encodings, but has -4; ",
     ),
     (
         "config.json",
