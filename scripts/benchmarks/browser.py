@@ -1,4 +1,4 @@
-"""Compares the translations of an exported HTML page with Python, and measures the time of a translation.
+"""Compares the translations of an exported HTML page with the translations in Python, and measures times.
 
     python scripts/benchmarks/browser.py CHECKPOINT SOURCE [--num_beams 4] [--sentences 1000]
         [--quantization float32 int8]

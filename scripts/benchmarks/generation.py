@@ -62,8 +62,8 @@ Batching = Callable[[Ids], list[list[int]]]
 
 
 def widened(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Return a model of the paper's base size with the same logits as `model`. The wide model repeats the
-    features, heads and inner units of `model`.
+    """Return a model of the paper's base size that computes the same logits as the smaller `model`. The wide
+    model repeats the features, heads and inner units of `model`.
 
     Repeating the features does not change the outputs of LayerNorm, because repeated features have the same
     mean and the same variance. The wide model stores the position encodings of `model` in its table of

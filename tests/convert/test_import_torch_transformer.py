@@ -143,7 +143,7 @@ REFUSED = {
     "nhead": ({"nhead": 0}, "`nhead` must be 1 or more, but is 0"),
     "a number of heads that does not fit": ({"nhead": 5}, "`d_model` must be a multiple of"),
     "activation": ({"activation": "silu"}, "`activation` must be 'relu' or 'gelu', but is 'silu'"),
-    "an unknown key": ({"heads": 3}, "`heads` is not a key, but has the value 3"),
+    "an unknown key": ({"heads": 3}, "`heads` is not a key, but is set to 3"),
     "an unknown name": (
         {"target_embedding": "tgt"},
         "`target_embedding` must name a weight ... is 'tgt'; ... generator",

@@ -21,10 +21,10 @@ PLACEHOLDERS = ["{name}", "%s", "%(n)d", "{{x}}", "&copy;", "${a}", "%%"]
 
 
 def shout(sentences):
-    atom = r"(\{.*\}|%\(n\)d|%[sd]|\S*://\S*|\S+@\S+|`[^`]*`|f\(\))"
-    texts = ["".join(re.split(atom, text)) for text in sentences]
+    protected = r"(\{.*\}|%\(n\)d|%[sd]|\S*://\S*|\S+@\S+|`[^`]*`|f\(\))"
+    texts = ["".join(re.split(protected, text)) for text in sentences]
     for number, text in enumerate(sentences):
-        parts = re.split(atom, text)
+        parts = re.split(protected, text)
         texts[number] = "".join(part if i % 2 else part.upper() for i, part in enumerate(parts))
     return [Translation(text, alignment=monotone(text)) for text in texts]
 

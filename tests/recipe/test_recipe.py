@@ -367,7 +367,7 @@ def test_what_may_be_a_mistake_is_said(loaded):
 WRONG_FILES = """
 MINIMAL trainer: {} | `trainer` ... {} ... nearest key is `training`
 MINIMAL model: {layers: 2} | `model.layers` ... 2 ... nearest key is `model.encoder_layers`
-MINIMAL model: {xyzzy: 2} | `model.xyzzy` is not a key of a recipe, but has the value 2.
+MINIMAL model: {xyzzy: 2} | `model.xyzzy` is not a key of a recipe, but is set to 2.
 MINIMAL model: {d_modell: 64} | `model.d_modell` ... 64 ... nearest key is `model.d_model`
 MINIMAL model: {vocab_size: 64} | `model.vocab_size` ... 64; write `tokenizer.vocab_size`
 MINIMAL dropout: 0.3 | `dropout` ... 0.3; write `model.dropout`

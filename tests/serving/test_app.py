@@ -231,7 +231,7 @@ def test_v1_constraints(client):
         ({}, "`text` must be given, but is missing."),
         ({"text": "x", "scores": "yes"}, "`scores` must be true or false, but is 'yes'."),
         ({"text": "x", "alternatives": True}, "`alternatives` must be an integer, but is true."),
-        ({"text": "x", "targt_language": "de"}, "`targt_language` is not a key, but has the value 'de'; the"),
+        ({"text": "x", "targt_language": "de"}, "`targt_language` is not a key, but is set to 'de'; the"),
         ({"text": "x", "must_contain": [" "]}, "A phrase of `must_contain` must not be blank, but is ' '."),
         ({"text": "x", "must_contain": ["y"] * 21}, "`must_contain` must be a list of at most 20, but is ["),
         ({"text": "x", "format": "html", "scores": True}, "`scores` must be left out with `format` html."),

@@ -53,9 +53,9 @@ WRONG = """
 {mode: 1} | `section.mode` must be true or false or 'auto', but is 1.
 {form: c} | `section.form` must be 'a' or 'b', but is 'c'.
 {language: false} | `section.language` must be text, but is false; put the word in quotes.
-{begin: {encodr: x}} | `section.begin.encodr` is not a key, but has the value 'x'; the nearest key is `section.begin.encoder`.
+{begin: {encodr: x}} | `section.begin.encodr` is not a key, but is set to 'x'; the nearest key is `section.begin.encoder`.
 {begin: {encoder: 1}} | `section.begin.encoder` must be text, but is 1.
-{cuont: 1} | `section.cuont` is not a key, but has the value 1; the nearest key is `section.count`.
+{cuont: 1} | `section.cuont` is not a key, but is set to 1; the nearest key is `section.count`.
 {sizes: {Large-1: x}} | `section.sizes.Large-1` must be an integer, but is 'x'.
 {sizes: {int: x}} | `section.sizes.int` must be an integer, but is 'x'.
 3 | `section` must be a mapping of keys to values, but is 3.

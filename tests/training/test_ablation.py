@@ -152,7 +152,7 @@ def test_a_failed_training_does_not_stop_the_list_and_an_interrupted_list_is_con
     {
         "runs: {a: {}}": "The list '{}': `recipe` must be given, but is missing.",
         "recipe: recipe.yaml": "`runs` must be given, but is missing.",
-        "recipe: recipe.yaml\nrun: {a: 1}": "`run` is not a key, but has the value {'a': 1}; the nearest key is `runs`",
+        "recipe: recipe.yaml\nrun: {a: 1}": "`run` is not a key, but is set to {'a': 1}; the nearest key is `runs`",
         "recipe: recipe.yaml\nruns: {../a: {}}": "must be valid as a folder name",
         "recipe: recipe.yaml\nruns: {a: 3}": "`runs.a` must be a mapping of keys to values, but is 3.",
         "recipe: recipe.yaml\nruns: {}": "`runs` must be",

@@ -270,8 +270,7 @@ class Explanation:
         words (sequence): A `WordChoice` for each word of `target`.
         search (SearchRecord or None): The record of the beam search that translates `source_text`. None if
             the search was not recorded.
-        search_note (str): A sentence that says why `search` is None. An empty string if `search` contains a
-            record.
+        search_note (str): A sentence that says why `search` is None. An empty string if `search` is not None.
     """
 
     model: str

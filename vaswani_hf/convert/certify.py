@@ -167,8 +167,7 @@ class _Certification:
             search[name] = default if value is None else value
         if considers_all_lengths(SearchSettings(**search)):
             # With the length penalty of Wu et al., `early_stopping` False and "never" give the same search.
-            # Replace `early_stopping` False by the equal setting "never", so that the same search is not
-            # measured twice.
+            # Replace False by "never", so that the certificate does not measure the same search twice.
             search["early_stopping"] = "never"
         return search
 
@@ -224,8 +223,8 @@ class _Certification:
             return [row]
         checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
         start = time.perf_counter()
-        # Convert the model to float32, because an export keeps the dtype, and limits such as `_LARGEST_SHARE`
-        # were chosen for float32.
+        # Convert the model to float32, because an export keeps the dtype. The limits, such as
+        # `_LARGEST_SHARE`, were chosen for float32.
         checkpoint.model.float()
         rows = []
         with TemporaryDirectory() as temporary:

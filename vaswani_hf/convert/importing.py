@@ -217,7 +217,7 @@ def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
         return found[0]
     if found:
         names = alternatives(entry.name for entry in found)
-        raise ValueError(f"'{source}' can have the format {names}; name the format with `--from`.")
+        raise ValueError(f"'{source}' fits several formats, {names}; name the format with `--from`.")
     titles = ", ".join(entry.title for entry in IMPORT_FORMATS.values())
     raise ValueError(
         f"'{source}' is not recognised as a checkpoint of a format that can be imported ({titles}); check "

@@ -196,8 +196,8 @@ def _new_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, 
     )
     is_encoder = stack == "encoder"
     self_block = "selfAttentionBlock" if is_encoder else "autoRegressiveBlock"
-    # In Marian's feed-forward network, the first projection and a ReLU are one layer. Any activation other
-    # than ReLU is a separate layer.
+    # In Marian's feed-forward network, the first projection and a ReLU are one layer. Another activation
+    # than ReLU is a separate layer of the network.
     is_relu = options.get("transformer-ffn-activation", "swish") == "relu"
     first = "at(0)->as<marian::nn::LinearReluDropout>()" if is_relu else "at(0)->as<marian::nn::Linear>()"
     second = f"at({1 if is_relu else 3})->as<marian::nn::Linear>()"

@@ -288,9 +288,9 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # `missing` contains each piece of one character that has no token id and is not a part of another piece.
-    # Split texts before and after each character in `missing`, because otherwise the tokenizer would join
-    # adjacent unknown characters to one token.
+    # `missing` contains each single character that is a piece without a token id, and that no other piece
+    # contains. Split texts before and after each character in `missing`, because otherwise the tokenizer
+    # would join adjacent unknown characters to one token.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 

@@ -279,8 +279,8 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer that adds special tokens as `form` describes. For an imported tokenizer,
-    `form` must be `SENTENCE`.
+    """Return a copy of a tokenizer that adds special tokens as `form` describes. An imported tokenizer
+    supports only the form `SENTENCE`.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:

@@ -35,8 +35,8 @@ _INTERFACE_FILE = "interface.py"
 _APP_FILE = "app.py"
 # The folder in the Space for the modules that explain a translation. The push copies the folder `model` of
 # the package into the folder `_VIEW`. From the folder `browser` of the package, the push copies the folder
-# `view` and the modules `_VIEW_FILES`. From the package, the modules in `_VIEW_FILES` import only each other
-# and modules of the folder `model`.
+# `view` and the modules `_VIEW_FILES`. The modules in `_VIEW_FILES` import no modules of the package except
+# each other and the modules of the folder `model`.
 _VIEW = "attention_view"
 _VIEW_FILES = ("__init__.py", "explain.py", "explanation.py", "page.py", "recording.py")
 # Names and patterns of files that a push deletes from an existing Space if the push does not write a new file

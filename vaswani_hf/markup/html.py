@@ -98,7 +98,7 @@ def _inline_piece(token: "_Token") -> Piece:
         return Piece("break", token.raw)
     if not token.is_kept and token.name not in VOID and token.kind in {"open", "close"}:
         return Piece(token.kind, token.raw, name=token.name)
-    return Piece("atom", token.raw, text_of_code(token.name, token.raw))
+    return Piece("protected", token.raw, text_of_code(token.name, token.raw))
 
 
 def _passage_parts(pieces: Sequence[Piece], quotes: str = "") -> list[str | Passage]:

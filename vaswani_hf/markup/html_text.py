@@ -11,7 +11,7 @@ from unicodedata import category
 from .pieces import Piece, divide_text, tag_piece
 from .placeholders import NUMBERED_TAG, PLACEHOLDER, REFERENCE, STATEMENT
 
-_ATOM = re.compile(
+_PROTECTED = re.compile(
     rf"(?P<statement>{STATEMENT.pattern})|{NUMBERED_TAG.pattern}|{PLACEHOLDER.pattern}"
     rf"|(?P<reference>{REFERENCE.pattern})",
     re.VERBOSE,
@@ -19,10 +19,10 @@ _ATOM = re.compile(
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide a text into texts, breaks, atoms (unchangeable parts, such as placeholders) and numbered tags,
+    """Divide a text into texts, breaks, protected parts (such as placeholders) and numbered tags,
     such as `<0>`. The text `raw` contains no HTML tags.
     """
-    return divide_text(raw, _ATOM, _piece_of_match, _piece_of_text)
+    return divide_text(raw, _PROTECTED, _piece_of_match, _piece_of_text)
 
 
 def _piece_of_match(match: re.Match[str]) -> Piece | None:
@@ -35,7 +35,7 @@ def _piece_of_match(match: re.Match[str]) -> Piece | None:
         return Piece("break", raw)
     if match["number"]:
         return tag_piece(raw, match["number"])
-    return Piece("atom", raw, unescape(raw))
+    return Piece("protected", raw, unescape(raw))
 
 
 def _is_symbol(character: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .html import VOID, keeps_content, text_of_code, translate_html_documents
 from .html_text import divide_outer_space, references_of, text_pieces
 from .passages import TranslateSentences, translate_passages
-from .pieces import Passage, Piece, plain_atom, tag_piece
+from .pieces import Passage, Piece, protected_piece, tag_piece
 
 # Matches front matter in YAML or in TOML.
 _FRONT_MATTER = re.compile(
@@ -52,7 +52,7 @@ class _Block:
         place (list): The part of each line that belongs to the block.
         before (str): The check box of a task list item, and the white space before the text, such as
             `&nbsp;`.
-        pieces (list): The texts, atoms (unchangeable parts) and tags of the block.
+        pieces (list): The texts, protected parts and tags of the block.
         after (str): The white space after the text.
     """
 
@@ -157,8 +157,8 @@ class _PlaceFinder:
         self._cursor = (0, 0)
 
     def find(self, token: Any, is_cell: bool) -> list[_LinePart] | None:
-        """Return the part of each line that belongs to a block, as in `_Block.place`. Return None if a line
-        of the block is not in the document.
+        """Return the position of the block in each of its lines. `_Block.place` describes the format. Return
+        None if a line of the block is not in the document.
         """
         first, end = token.map
         content = token.content.replace("|", r"\|") if is_cell else token.content
@@ -335,17 +335,17 @@ class _InlineReader:
                 return raw, [Piece("break", raw)]
             case "code_inline" | "math":
                 raw = token.meta["source"]
-                return raw, [plain_atom(raw)]
+                return raw, [protected_piece(raw)]
             case "image":
                 raw = token.meta["source"]
-                return raw, [Piece("atom", raw)]
+                return raw, [Piece("protected", raw)]
             case "footnote":
-                return token.content, [Piece("atom", token.content)]
+                return token.content, [Piece("protected", token.content)]
             case "html_inline":
                 return token.content, [_html_piece(token.content)]
             case "link_open" if token.info == "auto":
                 raw = token.meta["source"]
-                return raw, [plain_atom(raw)]
+                return raw, [protected_piece(raw)]
             case "link_open":
                 self._links.append((self._position, self._position + len(token.meta["source"])))
                 return "[", [Piece("open", "[", name=name)]
@@ -411,13 +411,13 @@ def _html_piece(raw: str) -> Piece:
     if raw.startswith("<?") or name == "br":
         return Piece("break", raw)
     if not name or name in VOID:
-        return Piece("atom", raw)
+        return Piece("protected", raw)
     return tag_piece(raw, name)
 
 
 def _with_kept_elements(pieces: Sequence[Piece]) -> list[Piece]:
-    """Join the pieces of each untranslated HTML element, such as `<kbd>Ctrl</kbd>`, to one atom. An element
-    without end tag ends at the end of the block.
+    """Join the pieces of each untranslated HTML element, such as `<kbd>Ctrl</kbd>`, to one protected part. An
+    element without end tag ends at the end of the block.
     """
     found: list[Piece] = []
     # The name of the untranslated element, and its depth: the number of start tags so far, minus the number
@@ -436,9 +436,9 @@ def _with_kept_elements(pieces: Sequence[Piece]) -> list[Piece]:
         if piece.name == name:
             depth += 1 if piece.kind == "open" else -1
         if depth == 0:
-            found.append(Piece("atom", raw, text_of_code(name, raw)))
+            found.append(Piece("protected", raw, text_of_code(name, raw)))
     if depth > 0:
-        found.append(Piece("atom", raw))
+        found.append(Piece("protected", raw))
     return found
 
 

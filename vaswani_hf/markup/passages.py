@@ -2,14 +2,15 @@
 
 1. sentences.py divides each passage into sentences.
 2. The model translates each sentence without its tags. Usually, the model translates a sentence together with
-   its atoms (parts that a translation must not change, such as `{name}`). If the translation contains an atom
-   (unchangeable part) more often or less often than the source, the model translates the sentence again,
-   without its atoms.
+   its protected parts (parts that a translation must not change, such as `{name}`). If the translation
+   contains a protected part more often or less often than the source, the model
+   translates the sentence again, without its protected parts.
 3. source_units.py and target_units.py divide each source sentence and its translation into units, such as
    words. The word alignment of the model connects units of the translation with units of the source sentence.
 4. projection.py determines the positions of the tags in the translation by the word alignment. If the model
-   has translated the sentence without its atoms, projection.py also determines the positions of the atoms.
-5. rendering.py writes the translation with the tags and the atoms.
+   has translated the sentence without its protected parts, projection.py also determines the positions of the
+   protected parts.
+5. rendering.py writes the translation with the tags and the protected parts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -48,12 +49,14 @@ def translate_passages(passages: Sequence[Passage], translate: TranslateSentence
     for of_passage in of_passages:
         sentences += [sentence for sentence in of_passage if sentence.needs_translation]
     for sentence in sentences:
-        sentence.has_atoms = sentence.can_keep_atoms()
+        sentence.has_protected_parts = sentence.can_keep_protected_parts()
     _translate(sentences, translate)
     translated = [sentence for sentence in sentences if sentence.translation]
-    unfaithful = [sentence for sentence in translated if sentence.has_atoms and not sentence.is_faithful()]
+    unfaithful = [
+        sentence for sentence in translated if sentence.has_protected_parts and not sentence.is_faithful()
+    ]
     for sentence in unfaithful:
-        sentence.has_atoms = False
+        sentence.has_protected_parts = False
     _translate(unfaithful, translate)
     return [_assemble(passage, of_passage) for passage, of_passage in zip(passages, of_passages, strict=True)]
 
@@ -68,7 +71,7 @@ def _translate(sentences: Sequence[Sentence], translate: TranslateSentences) -> 
 
 
 def _assemble(passage: Passage, sentences: Sequence[Sentence]) -> str:
-    """Join the translations of the sentences, and insert the tags and the atoms."""
+    """Join the translations of the sentences, and insert the tags and the protected parts."""
     if not any(sentence.translation for sentence in sentences):
         return "".join(piece.raw or passage.escape(piece.text) for piece in passage.pieces)
     reader = SourceReader()

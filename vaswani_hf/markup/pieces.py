@@ -8,19 +8,19 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A text, a tag, a break or an atom of a passage. An atom is a part that the translation must not change,
-    such as a placeholder, an image or code.
+    """A text, a tag, a break or a protected part of a passage. A protected part is a part that the
+    translation must not change, such as a placeholder, an image or code.
 
     Attributes:
-        kind (str): "text" (translated), "atom" (an unchangeable part), "open" or "close" (a tag), or "break"
-            (a part that is copied and ends a sentence, such as a line break).
+        kind (str): "text" (translated), "protected" (an unchangeable part), "open" or "close" (a tag), or
+            "break" (a part that is copied and ends a sentence, such as a line break).
         raw (str): The piece as the document contains it, such as `<b>` or `R&amp;D`.
         text (str): The text that the model receives; empty for tags, breaks, and unchangeable parts without
             text, such as images.
         name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
     """
 
-    kind: Literal["text", "atom", "open", "close", "break"]
+    kind: Literal["text", "protected", "open", "close", "break"]
     raw: str = ""
     text: str = ""
     name: str = ""
@@ -41,20 +41,20 @@ def plain_text(raw: str) -> Piece:
     return Piece("text", raw, raw)
 
 
-def plain_atom(raw: str) -> Piece:
+def protected_piece(raw: str) -> Piece:
     """Convert an unchangeable part of the document, such as a placeholder, to a `Piece`. The model receives
     the part unchanged.
     """
-    return Piece("atom", raw, raw)
+    return Piece("protected", raw, raw)
 
 
 def tag_piece(raw: str, name: str) -> Piece:
     """Convert a tag to a `Piece`. The brackets of the tag can be written as `&lt;` and `&gt;`. A tag without
-    a closing tag, such as `<x/>`, is an atom.
+    a closing tag, such as `<x/>`, is a protected part.
     """
     tag = raw.replace("&lt;", "<").replace("&gt;", ">")
     if tag.endswith("/>"):
-        return Piece("atom", raw)
+        return Piece("protected", raw)
     return Piece("close" if tag.startswith("</") else "open", raw, name=name)
 
 

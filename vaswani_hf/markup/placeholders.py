@@ -50,7 +50,7 @@ PLACEHOLDER = re.compile(
 )
 
 
-def pattern_of_atoms(texts: Iterable[str]) -> re.Pattern[str]:
+def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern that matches the given texts and all placeholders."""
     literals = sorted(map(re.escape, texts), key=len, reverse=True)
     return re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)

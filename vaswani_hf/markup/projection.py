@@ -1,12 +1,12 @@
-"""Determines the positions of the tags and of the atoms (unchangeable parts, such as placeholders) in a
+"""Determines the positions of the tags and of the protected parts (such as placeholders) in a
 translation by the word alignment.
 
-A `Unit` is a word, punctuation, or an atom that the model receives. A `Node` is a pair of tags, a single tag,
-or an atom that the model does not receive. The `Node` objects form a tree: a tag or an atom between the two
-tags of a pair is a child of the pair. In the translation, each pair of tags encloses one contiguous range of
-`Unit` objects. The range of a pair of tags is inside the range of the parent pair. Two pairs of tags with the
-same parent enclose ranges that do not overlap. Therefore each tag occurs exactly once in the translation, and
-the pairs of tags are nested.
+A `Unit` is a word, punctuation, or a protected part that the model receives. A `Node` is a pair of tags, a
+single tag, or a protected part that the model does not receive. The `Node` objects form a tree: a tag or a
+protected part between the two tags of a pair is a child of the pair. In the translation, each pair of tags
+encloses one contiguous range of `Unit` objects. The range of a pair of tags is inside the range of the parent
+pair. Two pairs of tags with the same parent enclose ranges that do not overlap. Therefore each tag occurs
+exactly once in the translation, and the pairs of tags are nested.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,13 +17,13 @@ from itertools import accumulate, groupby
 
 @dataclass(slots=True)
 class Unit:
-    """A word, punctuation, or an atom, such as a placeholder.
+    """A word, punctuation, or a protected part, such as a placeholder.
 
     Attributes:
-        raw (str): The source code of an atom, such as `&copy;`; empty for words and punctuation.
+        raw (str): The source code of a protected part, such as `&copy;`; empty for words and punctuation.
         word (int): For a source unit, the index of the unit's word in the sentence. White space separates the
             words.
-        space (str): The white space before the word, the punctuation or the atom.
+        space (str): The white space before the word, the punctuation or the protected part.
         source (int, optional): The index of the source unit that is aligned with this unit of the
             translation. None in source units and in unaligned units.
     """
@@ -36,20 +36,20 @@ class Unit:
 
     @property
     def is_word(self) -> bool:
-        """True for a word or an atom, such as `{name}`; False for punctuation."""
+        """True for a word or a protected part, such as `{name}`; False for punctuation."""
         return bool(self.raw) or any(map(str.isalnum, self.text))
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A pair of tags, a single tag, or an atom, such as the placeholder `{name}`. The root node represents
-    the whole passage, and has no tags.
+    """A pair of tags, a single tag, or a protected part, such as the placeholder `{name}`. The root node
+    represents the whole passage, and has no tags.
 
     Attributes:
         raw (str): The source code of the node; for a pair, only of the opening tag.
         closing (str): The source code of the closing tag of a pair.
         name (str): The name of a tag.
-        kind (str): "pair" (two tags), "open" or "close" (a tag whose partner is missing), or "atom" (an
+        kind (str): "pair" (two tags), "open" or "close" (a tag whose partner is missing), or "protected" (an
             unchangeable part).
         before (str): The source character before the node; "X" if an unchangeable part precedes the node, and
             "" at the beginning of the sentence.
@@ -279,20 +279,20 @@ class _Projection:
         return None
 
     def place_other_nodes(self, parent: Node) -> None:
-        """Set `start` and `end` of the single tags and the atoms among the children of `parent`."""
+        """Set `start` and `end` of the single tags and the protected parts among the children of `parent`."""
         last_tag = parent.start
         for child in parent.children:
             if child.kind == "pair":
                 continue
             self._place_empty(child, self._position(child, parent), parent)
-            if child.kind != "atom":
+            if child.kind != "protected":
                 # Keep the order of opening and closing tags whose partner tags are not in this passage.
                 last_tag = child.start = child.end = max(child.start, last_tag)
 
     def _place_empty(self, node: Node, position: int, parent: Node) -> None:
-        """Place a tag or an atom without words before the target unit `position`. If a child pair of `parent`
-        encloses this place, move `node` out of the pair. If `node` precedes the pair in the source text, put
-        `node` before the opening tag. Otherwise, put `node` after the closing tag.
+        """Place a tag or a protected part without words before the target unit `position`. If a child pair of
+        `parent` encloses this place, move `node` out of the pair. If `node` precedes the pair in the source
+        text, put `node` before the opening tag. Otherwise, put `node` after the closing tag.
         """
         if parent.start < position < parent.end:
             pair = self._owners[position]
@@ -332,7 +332,7 @@ class _Projection:
         first sentence, and an opening tag to the second sentence.
         """
         index = node.source_start
-        is_after_text = node.kind == "atom" and node.before.strip() != ""
+        is_after_text = node.kind == "protected" and node.before.strip() != ""
         is_at_end = node.kind == "close" or index == parent.source_end or is_after_text
         bisect = bisect_left if is_at_end else bisect_right
         number = bisect(self._source_ends, index)

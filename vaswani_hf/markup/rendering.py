@@ -1,4 +1,4 @@
-"""Writes a translation with its tags and its atoms (unchangeable parts, such as placeholders)."""
+"""Writes a translation with its tags and its protected parts (such as placeholders)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
@@ -7,13 +7,13 @@ from .projection import Node, Unit
 
 
 def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> str:
-    """Return the translation with its tags and atoms (unchangeable parts), in the format of the document."""
+    """Return the translation with its tags and protected parts, in the format of the document."""
     return _Writer(root, target, escape).write()
 
 
 class _Writer:
-    """Writes the units of a translation (such as words), together with the tags and the atoms of the
-    passage.
+    """Writes the units of a translation (such as words), together with the tags and the protected parts of
+    the passage.
     """
 
     def __init__(self, root: Node, target: Sequence[Unit], escape: Callable[[str], str]):
@@ -28,7 +28,7 @@ class _Writer:
         self._last_node: Node | None = None
 
     def write(self) -> str:
-        """Return the text of the translated passage, with its tags and its atoms."""
+        """Return the text of the translated passage, with its tags and its protected parts."""
         # Use a list of running generators instead of recursive calls, because the tags of a document can be
         # nested more deeply than Python's recursion limit.
         running = [self._write_node(self._root)]
@@ -50,7 +50,7 @@ class _Writer:
         for child, following in zip_longest(children, children[1:]):
             self._write_units(position, child.start)
             before, after = self._spaces_around(child, parent=node)
-            if following is not None and _are_joined_atoms(child, following):
+            if following is not None and _are_joined(child, following):
                 after = ""
             self._parts.append(before)
             yield child
@@ -77,7 +77,7 @@ class _Writer:
         return self._escape(self._target[i].space)
 
     def _spaces_around(self, node: Node, parent: Node) -> tuple[str, str]:
-        """Return the space before and the space after a `Node`: a tag, a pair of tags or an atom."""
+        """Return the space before and the space after a `Node`: a tag, a pair of tags or a protected part."""
         is_before_word = node.kind == "open" and node.after.strip() != ""
         if node.start < node.end or is_before_word:
             # Write the space before the next word, then the opening tag, then the word.
@@ -103,23 +103,23 @@ class _Writer:
         return is_first and bool(self._target) and self._target[0].space != ""
 
     def _is_attached(self, node: Node) -> bool:
-        """Return True if the node directly follows a unit (such as a word) or an atom, both in the source and
-        in the translation. Then no space is written before the node.
+        """Return True if the node directly follows a unit (such as a word) or a protected part, both in the
+        source and in the translation. Then no space is written before the node.
         """
         if not node.before.strip():
             return False
-        return self._is_aligned(node.start - 1, node.source_start - 1) or self._is_after_atom(node)
+        return self._is_aligned(node.start - 1, node.source_start - 1) or self._is_after_protected_part(node)
 
-    def _is_after_atom(self, node: Node) -> bool:
-        """Return True if the last written part is an atom (an unchangeable part), and the source has no
-        `Unit` between the atom and `node`.
+    def _is_after_protected_part(self, node: Node) -> bool:
+        """Return True if the last written part is a protected part, and the source has no
+        `Unit` between the protected part and `node`.
         """
         last = self._last_node
-        return last is not None and last.kind == "atom" and last.source_start == node.source_start
+        return last is not None and last.kind == "protected" and last.source_start == node.source_start
 
     def _space_before(self, node: Node) -> str:
-        """Return the space before a tag or an atom that encloses no words, such as an image. Add a space if
-        the tag or the atom would otherwise touch the previous word.
+        """Return the space before a tag or a protected part that encloses no words, such as an image. Add a
+        space if the tag or the protected part would otherwise touch the previous word.
         """
         space = self._take_space(node.start)
         written = space or next(filter(None, reversed(self._parts)), " ")
@@ -147,8 +147,8 @@ class _Writer:
         return 0 <= i < len(self._target) and self._target[i].source == source
 
 
-def _are_joined_atoms(node: Node, following: Node) -> bool:
-    """Return True if `node` and `following` are adjacent in the translation. In the source, an atom must
-    directly follow `node`, and an atom must directly precede `following`.
+def _are_joined(node: Node, following: Node) -> bool:
+    """Return True if `node` and `following` are adjacent in the translation. In the source, a protected part
+    must directly follow `node`, and a protected part must directly precede `following`.
     """
     return node.after == following.before == "X" and following.start == node.end

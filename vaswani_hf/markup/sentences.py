@@ -9,7 +9,7 @@ from itertools import groupby
 from ..model.text_rules_vaswani import split_sentences
 from ..model.translations_vaswani import Translation
 from .pieces import Passage, Piece
-from .placeholders import pattern_of_atoms
+from .placeholders import pattern_of
 
 # Matches white space that is not an ASCII character, such as a non-breaking space.
 _OTHER_SPACE = re.compile(r"[^\S \t\n\r\f\v]")
@@ -22,56 +22,56 @@ class Sentence:
     """A sentence of a passage, and its translation.
 
     Attributes:
-        pieces (list): The texts, tags and atoms (unchangeable parts) of the sentence, in the order of the
+        pieces (list): The texts, tags and protected parts of the sentence, in the order of the
             document.
         separator (str): The white space between the previous sentence and this sentence.
-        has_atoms (bool): False if the atoms are removed from the sentence before the model translates the
-            sentence.
+        has_protected_parts (bool): False if the protected parts are removed from the sentence before the
+            model translates the sentence.
         translation (Translation, optional): None if the sentence is not translated.
     """
 
     pieces: list[Piece] = field(default_factory=list)
     separator: str = ""
-    has_atoms: bool = True
+    has_protected_parts: bool = True
     translation: Translation | None = None
 
     @property
     def needs_translation(self) -> bool:
-        """True if the sentence contains a letter outside tags and atoms."""
+        """True if the sentence contains a letter outside tags and protected parts."""
         return any(piece.kind == "text" and any(map(str.isalpha, piece.text)) for piece in self.pieces)
 
     def texts(self) -> list[str]:
-        """Return the text that the model receives for each `Piece`. If `has_atoms` is False, the model
-        receives an empty text for each atom (unchangeable part).
+        """Return the text that the model receives for each `Piece`. If `has_protected_parts` is False, the
+        model receives an empty text for each protected part.
         """
         texts = [piece.text for piece in self.pieces]
-        if self.has_atoms:
+        if self.has_protected_parts:
             return texts
-        # True if an atom (an unchangeable part) was removed between the previous text and the current piece.
-        is_after_atom = False
+        # True if a protected part was removed between the previous text and the current piece.
+        is_after_protected_part = False
         for i, piece in enumerate(self.pieces):
-            if piece.kind == "atom":
+            if piece.kind == "protected":
                 texts[i] = ""
-                is_after_atom = is_after_atom or piece.text != ""
+                is_after_protected_part = is_after_protected_part or piece.text != ""
             elif piece.kind == "text":
-                if is_after_atom and not piece.text[:1].isalnum():
+                if is_after_protected_part and not piece.text[:1].isalnum():
                     _close_gap(texts, i)
                 if texts[i]:
-                    is_after_atom = False
+                    is_after_protected_part = False
         return texts
 
     def source(self) -> str:
         """Return the sentence as the model receives it, without tags."""
         return _OTHER_SPACE.sub(" ", "".join(self.texts())).strip()
 
-    def can_keep_atoms(self) -> bool:
-        """Return False if an atom (an unchangeable part) consists only of letters, or if its text also occurs
+    def can_keep_protected_parts(self) -> bool:
+        """Return False if a protected part consists only of letters, or if its text also occurs
         elsewhere in the source sentence. Otherwise return True.
         """
         source = self.source()
         return all(
             not text.isalpha() and source.count(text) == number
-            for text, number in self._atom_counts().items()
+            for text, number in self._protected_counts().items()
         )
 
     def is_faithful(self) -> bool:
@@ -79,19 +79,19 @@ class Sentence:
         times as in the source.
         """
         assert self.translation is not None
-        expected = self._atom_counts()
-        found = Counter(pattern_of_atoms(expected).findall(self.translation.text))
+        expected = self._protected_counts()
+        found = Counter(pattern_of(expected).findall(self.translation.text))
         return all(found[text] == number for text, number in expected.items())
 
-    def _atom_counts(self) -> Counter[str]:
-        """Count how often each text of an atom occurs. Leave out atoms without a text."""
-        return Counter(piece.text for piece in self.pieces if piece.kind == "atom" and piece.text)
+    def _protected_counts(self) -> Counter[str]:
+        """Count how often each text of a protected part occurs. Leave out protected parts without a text."""
+        return Counter(piece.text for piece in self.pieces if piece.kind == "protected" and piece.text)
 
 
 def _close_gap(texts: list[str], i: int) -> None:
-    """Remove the superfluous space or comma at the place of a removed atom, such as the placeholder `{x}`.
-    For example, "a {x}." becomes "a.", and "a, {x}, b" becomes "a, b". `texts[i]` is the text after the
-    removed atom (an unchangeable part). `texts[i]` does not begin with a letter or a digit.
+    """Remove the superfluous space or comma at the place of a removed protected part, such as the placeholder
+    `{x}`. For example, "a {x}." becomes "a.", and "a, {x}, b" becomes "a, b". `texts[i]` is the text after
+    the removed protected part. `texts[i]` does not begin with a letter or a digit.
     """
     previous = next((j for j in range(i - 1, -1, -1) if texts[j]), None)
     if previous is not None:
@@ -124,12 +124,14 @@ def sentences_of(passage: Passage) -> list[Sentence]:
 
 
 def _with_whole_words(passage: Passage) -> list[Piece]:
-    """If an atom is inside a word, such as "&amp;" in "R&amp;D", extend the atom to the whole word."""
+    """If a protected part is inside a word, such as "&amp;" in "R&amp;D", extend the protected part to the
+    whole word.
+    """
     found: list[Piece] = []
     following = deque(passage.pieces)
     while following:
         piece = following.popleft()
-        if piece.kind == "atom" and piece.text and found and following:
+        if piece.kind == "protected" and piece.text and found and following:
             before, after = found[-1], following[0]
             are_texts = before.kind == after.kind == "text"
             if are_texts and before.text[-1:].isalnum() and after.text[:1].isalnum():
@@ -138,7 +140,7 @@ def _with_whole_words(passage: Passage) -> list[Piece]:
                 found[-1] = Piece("text", text=before.text.removesuffix(start))
                 following[0] = Piece("text", text=after.text.removeprefix(end))
                 raw = passage.escape(start) + piece.raw + passage.escape(end)
-                piece = Piece("atom", raw, start + piece.text + end)
+                piece = Piece("protected", raw, start + piece.text + end)
         found.append(piece)
     return found
 
@@ -177,10 +179,10 @@ def _ends_word(character: str) -> bool:
 
 def _outer_space(run: Sequence[Piece]) -> tuple[str, str]:
     """Return the white space at the start and at the end of `run`. No piece of `run` has the kind "break". If
-    an atom (an unchangeable part) precedes the first text, the white space at the start is empty. If an atom
+    a protected part precedes the first text, the white space at the start is empty. If a protected part
     follows the last text, the white space at the end is empty.
     """
-    contents = [piece for piece in run if piece.text or piece.kind == "atom"]
+    contents = [piece for piece in run if piece.text or piece.kind == "protected"]
     before = after = ""
     if contents and contents[0].kind == "text":
         text = contents[0].text
@@ -222,8 +224,8 @@ def _cuts_of(run: Sequence[Piece]) -> deque[tuple[int, int]]:
     """Return the offset of the end of each sentence except the last, and the offset of the start of the next
     sentence. The offsets refer to the joined texts of the pieces.
     """
-    # Replace atoms by letters, because a full stop inside an atom does not end a sentence.
-    text = "".join("X" * len(piece.text) if piece.kind == "atom" else piece.text for piece in run)
+    # Replace protected parts by letters, because a full stop inside a protected part does not end a sentence.
+    text = "".join("X" * len(piece.text) if piece.kind == "protected" else piece.text for piece in run)
     sentences, separators = split_sentences(text)
     cuts: deque[tuple[int, int]] = deque()
     end = len(separators[0])

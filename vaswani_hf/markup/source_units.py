@@ -22,8 +22,8 @@ def divide_word(word: str) -> tuple[str, str, str]:
 
 class SourceReader:
     """Reads the sentences of a passage one after another. `units` contains the words, the punctuation and the
-    atoms (unchangeable parts) that the model receives. `root` is the tree of all tags. The tree also contains
-    the atoms that the model does not receive.
+    protected parts that the model receives. `root` is the tree of all tags. The tree also contains
+    the protected parts that the model does not receive.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class SourceReader:
             if piece.kind == "text":
                 self._add_text(text)
             elif piece.kind == "break" or text:
-                self._add_atom(text, piece.raw)
+                self._add_protected_part(text, piece.raw)
             elif piece.kind == "close":
                 self._close(piece, before, after)
             else:
@@ -81,11 +81,11 @@ class SourceReader:
                 if part:
                     self._add_unit(part)
 
-    def _add_atom(self, text: str, raw: str) -> None:
+    def _add_protected_part(self, text: str, raw: str) -> None:
         num_words = len(text.split())
         if num_words and not self._space:
-            # Do not count the first word of an atom (such as a placeholder) if no space precedes the atom, as
-            # in "No.{number}".
+            # Do not count the first word of a protected part (such as a placeholder) if no space precedes the
+            # protected part, as in "No.{number}".
             num_words -= 1
         self._word += num_words
         self._add_unit(text, raw)
@@ -136,13 +136,13 @@ class SourceReader:
 
 def _neighbours(pieces: Sequence[Piece], end: slice) -> Iterator[str]:
     """For each piece, yield the first or last character (selected by `end`) of the nearest text before the
-    piece. If an atom is nearer than any text, yield "X". If neither a text nor an atom precedes the piece,
-    yield "".
+    piece. If a protected part is nearer than any text, yield "X". If neither a text nor a protected part
+    precedes the piece, yield "".
     """
     character = ""
     for piece in pieces:
         yield character
-        if piece.kind == "atom":
+        if piece.kind == "protected":
             character = "X"
         elif piece.kind == "text":
             character = piece.text[end]

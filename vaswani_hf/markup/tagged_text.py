@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from .passages import TranslateSentences, translate_passages
-from .pieces import Passage, Piece, divide_text, plain_atom, tag_piece
+from .pieces import Passage, Piece, divide_text, protected_piece, tag_piece
 from .placeholders import PLACEHOLDER, REFERENCE, STATEMENT
 
 _LINE_MARK = r"(?m:^[-–—]\ +|^[♪♫]+\ *|\ *[♪♫]+$)"
@@ -20,7 +20,7 @@ _TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*|\d+(?=\s*/?>))(?:\s[^<>]*|/)?>"
 _PART = re.compile(
     rf"(?P<break>{STATEMENT.pattern}|[\x00-\x1f]|\A\s+|\s+\Z|{_LINE_MARK})"
     rf"|{_TAG}"
-    rf"|(?P<atom>{PLACEHOLDER.pattern}|{REFERENCE.pattern}|<\d*|[♪♫]+)",
+    rf"|(?P<protected>{PLACEHOLDER.pattern}|{REFERENCE.pattern}|<\d*|[♪♫]+)",
     re.VERBOSE,
 )
 
@@ -65,6 +65,6 @@ def _piece_of_match(match: re.Match[str]) -> Piece:
     name = (match["name"] or "").lower()
     if match["break"] or name == "br":
         return Piece("break", raw)
-    if match["atom"]:
-        return plain_atom(raw)
+    if match["protected"]:
+        return protected_piece(raw)
     return tag_piece(raw, name)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ..model.translations_vaswani import Translation
-from .pieces import divide_text, plain_atom
-from .placeholders import pattern_of_atoms
+from .pieces import divide_text, protected_piece
+from .placeholders import pattern_of
 from .projection import Unit
 from .source_units import SPACE_OR_WORD, divide_word
 
@@ -23,18 +23,18 @@ def target_units(translation: Translation, source: Sequence[Unit], first: int, s
         separator (str): The white space between the previous sentence and this sentence.
     """
     aligned = _aligned_units(translation, source, first)
-    atoms = _atoms_of(source, first)
+    protected = _protected_parts_of(source, first)
     units: list[Unit] = []
     space = separator
     word = 0
     for piece in divide_text(
-        translation.text.strip(), pattern_of_atoms(atoms), lambda match: plain_atom(match[0])
+        translation.text.strip(), pattern_of(protected), lambda match: protected_piece(match[0])
     ):
-        if piece.kind == "atom":
+        if piece.kind == "protected":
             word += len(piece.text.split()) - 1
             # Leave out a placeholder that the model has invented.
-            if atoms.get(piece.text):
-                index = atoms[piece.text].popleft()
+            if protected.get(piece.text):
+                index = protected[piece.text].popleft()
                 units.append(replace(source[index], source=index, space=space))
                 space = ""
             continue
@@ -69,13 +69,13 @@ def _aligned_units(translation: Translation, source: Sequence[Unit], first: int)
     return aligned
 
 
-def _atoms_of(source: Sequence[Unit], first: int) -> dict[str, deque[int]]:
-    """Map the text of each atom (unchangeable part) to its indices in `source`."""
-    atoms: dict[str, deque[int]] = {}
+def _protected_parts_of(source: Sequence[Unit], first: int) -> dict[str, deque[int]]:
+    """Map the text of each protected part to its indices in `source`."""
+    protected: dict[str, deque[int]] = {}
     for i in range(first, len(source)):
         if source[i].raw:
-            atoms.setdefault(source[i].text, deque()).append(i)
-    return atoms
+            protected.setdefault(source[i].text, deque()).append(i)
+    return protected
 
 
 def _units_of_word(word: str, source: Sequence[Unit], aligned: Sequence[int]) -> list[Unit]:
@@ -109,7 +109,7 @@ def _copy_source_spaces(units: Sequence[Unit], source: Sequence[Unit]) -> None:
         if not unit.space or unit.source is None or unit.source - 1 != previous.source:
             continue
         space = source[unit.source].space
-        # If the source has no space between two atoms (unchangeable parts), remove the space between the two
-        # atoms in the translation.
+        # If the source has no space between two protected parts, remove the space between the two
+        # protected parts in the translation.
         if space or (previous.raw and unit.raw):
             unit.space = space

@@ -315,7 +315,7 @@ def _merge_beams(query: torch.Tensor, num_sentences: int, attention_mask: Any) -
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """Undo `_merge_beams` for attention weights: return [B, H, T, S] with one row for each beam."""
+    """Undo `_merge_beams` for attention weights: return [B, H, T, S], where B counts all beams."""
     if weights.shape[0] == num_rows:
         return weights
     return weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)

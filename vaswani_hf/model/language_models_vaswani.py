@@ -314,8 +314,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         positions has rows, because the model does not read the last token.
 
         Raises:
-            ValueError: If a setting has an invalid value, logits are not finite, or an argument is only for
-                translation.
+            ValueError: If a setting has an invalid value, if the model computes logits that are not finite,
+                or if an argument is only for translation.
         """
         return super().generate(inputs, *args, **kwargs)
 

@@ -129,8 +129,9 @@ def best_candidates(search: RunningSearch, log_probs: torch.Tensor) -> Candidate
     # `chunks` is [N, K, V / size, size].
     chunks = log_probs.view(num_sentences, num_beams, num_chunks, size)
     maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
-    # For each of the N sentences, `chosen` [N, number] contains the indices of the vocabulary chunks with the
-    # highest maximum scores. The entry k * num_chunks + c means chunk c of the vocabulary for beam k.
+    # For each of the N sentences, `chosen` [N, number] contains the indices of the vocabulary chunks whose
+    # best classes have the highest scores. The entry k * num_chunks + c means chunk c of the vocabulary for
+    # beam k.
     chosen = maxima.flatten(1).topk(number, sorted=False).indices
     # [N, number, size]
     members = chunks.flatten(1, 2).gather(1, chosen.unsqueeze(2).expand(-1, -1, size))

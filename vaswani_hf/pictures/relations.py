@@ -1,7 +1,7 @@
 """Uses word lists to find pairs of related words in a sentence. The related words are a verb and its
 complement, or a pronoun and its antecedent.
 
-The search does not parse the sentence. Therefore the search can find a verb and a complement, or a pronoun
+These functions do not parse the sentence. Therefore they can find a verb and a complement, or a pronoun
 and an antecedent, that are not related in the sentence.
 """
 

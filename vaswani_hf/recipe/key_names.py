@@ -62,9 +62,7 @@ def unknown_key_error(name: FullName, value: Any, known: Iterable[FullName]) -> 
         hint = "; write " + " or ".join(f"`{found}`" for found in same)
     elif similar := _similar_in_section(name, known) or _similar(key, known):
         hint = f"; the nearest key is `{similar}`"
-    return InvalidValueError(
-        f"`{name}` is not a key of a recipe, but has the value {format_value(value)}{hint}."
-    )
+    return InvalidValueError(f"`{name}` is not a key of a recipe, but is set to {format_value(value)}{hint}.")
 
 
 def _similar_in_section(name: FullName, known: Iterable[FullName]) -> str | None:

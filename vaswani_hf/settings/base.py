@@ -182,7 +182,7 @@ def _explain_unknown_key(context: dict[str, Any], section: str) -> str:
     """
     hint = f"; the nearest key is `{section}{context['similar']}`" if context["similar"] else ""
     value = format_value(context["value"])
-    return f"`{section}{context['key']}` is not a key, but has the value {value}{hint}."
+    return f"`{section}{context['key']}` is not a key, but is set to {value}{hint}."
 
 
 def _explain_wrong_value(name: str, value: Any, errors: list[ErrorDetails]) -> str:

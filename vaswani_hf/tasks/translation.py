@@ -61,9 +61,9 @@ class TranslationData(CorpusData):
     source_keys = ("corpus", "dataset", "train_pairs", "train_source")
 
     source_language: str = Field(min_length=1)
-    """The source language, such as en. The column with the source texts has the same name."""
+    """The source language, such as en. The name of the column with the source texts is this language code."""
     target_language: str = Field(min_length=1)
-    """The target language, such as de. The column with the target texts has the same name."""
+    """The target language, such as de. The name of the column with the target texts is this language code."""
     train_source: Files = recipe_key(None, on_resume="free")
     """Text files with one source sentence per line, for training."""
     train_target: Files = recipe_key(None, on_resume="free")

@@ -30,8 +30,8 @@ from ..translation.ctranslate2_files import CTranslate2Files
 
 logger = logging.getLogger(__name__)
 
-# The first bytes of each output file of `vaswani distill`. `--resume` refuses files that begin with other
-# bytes.
+# The first bytes of each output file of `vaswani distill`. `--resume` refuses a file that does not
+# begin with these bytes.
 _BEGINNING = b'{"distillation": '
 
 

@@ -61,8 +61,8 @@ def _flops_lines(plan: Plan) -> list[str]:
         f"{flops.mean_length} tokens (assumed); {at_most:.2e} for sentences of `data.max_length` = "
         f"{flops.max_length}",
         f"  by the paper    {paper:>15.2e}  {steps}{flops.paper.seconds_of_a_step:.3g} s x "
-        f"{NUM_PAPER_GPUS} GPUs x {PAPER_GPUS['P100'] / 1e12} TFLOPS of a P100; seconds scaled from the "
-        "paper's",
+        f"{NUM_PAPER_GPUS} GPUs x {PAPER_GPUS['P100'] / 1e12} TFLOPS of a P100; the seconds "
+        "are derived from those of the paper",
     ]
 
 

@@ -122,8 +122,8 @@ class Translator(BaseTranslator):
         """
         requests = iter(requests)
         first: list[Any] = []
-        # If all texts so far are blank, read more requests, because the choice of the dtype needs a text to
-        # translate.
+        # If all texts so far are blank, read more requests, because the translator compares the
+        # speeds of the dtypes with a text that is not blank.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)
