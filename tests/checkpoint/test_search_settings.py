@@ -46,10 +46,12 @@ def config_with(settings):
     return config
 
 
-MESSAGE = "{} in the generation config, which the engine cannot express: {}; remove such settings from "
-REMEDY = "generation_config.json, or choose another format."
+MESSAGE = "{} in the generation config, which the engine cannot express: {}"
+REMEDY = "; remove such settings from generation_config.json, or choose another format."
 REFUSED = MESSAGE.format("`top_h` is 1, `coverage_penalty` is 0.3", "its search lacks such settings")
-LEFT_OUT = MESSAGE.format("`early_stopping` is True", "its search never stops early")
+LEFT_OUT = MESSAGE.format(
+    "`early_stopping` is True", "its search never stops early. Therefore its translations can differ."
+)
 BOTH = {"early_stopping": True, "top_h": 1, "coverage_penalty": 0.3}
 
 
@@ -70,4 +72,11 @@ def test_other_settings_are_refused_or_named_in_one_warning(settings, left_out, 
     else:
         with refused(error + REMEDY):
             supported.check(config_with(settings))
-    assert [record.getMessage() for record in caplog.records] == ([warning + REMEDY] if warning else [])
+    assert [record.getMessage() for record in caplog.records] == ([warning] if warning else [])
+
+
+def test_a_zero_has_an_effect_if_the_default_is_another_number():
+    supported = SupportedSettings("the engine", ("num_beams",))
+    assert supported.unsupported(config_with({"num_beams": 5, "length_penalty": 0.0})) == {
+        "length_penalty": 0.0
+    }

@@ -34,8 +34,8 @@ class NotExpressibleError(InvalidValueError):
 class SupportedSettings:
     """Describes which search settings a format supports.
 
-    A format refuses each setting that neither `names` nor `left_out` contains, such as a new field of
-    `SearchSettings`.
+    A format refuses each setting that neither `names` nor `left_out` contains. If `left_out` is None, the
+    format refuses no setting.
 
     Attributes:
         title (str): The name of the format in messages.
@@ -56,26 +56,31 @@ class SupportedSettings:
         left_out = unsupported if self.left_out is None else self.left_out
         refused = {name: value for name, value in unsupported.items() if name not in left_out}
         if refused:
-            raise NotExpressibleError(self._message(refused, "its search lacks such settings"))
+            raise NotExpressibleError(
+                f"{self._named(refused)}: its search lacks such settings; remove such settings from "
+                "generation_config.json, or choose another format."
+            )
         if unsupported:
-            logger.warning(self._message(unsupported, self.search))
+            logger.warning(
+                f"{self._named(unsupported)}: {self.search}. Therefore its translations can differ."
+            )
 
     def unsupported(self, config: GenerationConfig) -> dict[str, Any]:
         """Return the settings that have an effect on the search and are not in `names`.
 
-        The values None, False, 0, an empty list, the default and the values in `_NEUTRAL` have no effect.
+        The value None, the default and the values in `_NEUTRAL` have no effect. If the default is None, False
+        or 0, the values False, 0 and an empty list have no effect either.
         """
         defaults = GenerationConfig._get_default_generation_params() | DECODING_SETTINGS
         settings = {}
         for name, value in config.to_diff_dict().items():
-            has_effect = bool(value) and value not in (defaults.get(name), _NEUTRAL.get(name))
+            default = defaults.get(name)
+            has_effect = value is not None and bool(value or default)
+            has_effect = has_effect and value not in (default, _NEUTRAL.get(name))
             if has_effect and name not in self.names and name not in _IDLE:
                 settings[name] = value
         return settings
 
-    def _message(self, settings: dict[str, Any], reason: str) -> str:
-        named = ", ".join(f"`{name}` is {value!r}" for name, value in settings.items())
-        return (
-            f"{named} in the generation config, which {self.title} cannot express: {reason}; remove such settings "
-            "from generation_config.json, or choose another format."
-        )
+    def _named(self, settings: dict[str, Any]) -> str:
+        values = ", ".join(f"`{name}` is {value!r}" for name, value in settings.items())
+        return f"{values} in the generation config, which {self.title} cannot express"

@@ -737,16 +737,16 @@ def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
         raise InvalidValueError(messages[0])
 
 
-# The names of the Python files and the tokenizer folder that are saved with a checkpoint.
+# The Python files and the tokenizer folder that are saved with a checkpoint.
 
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
 if TYPE_CHECKING:
-    # Do not delete these import statements. The Python files of a checkpoint are this file, the files that
-    # this file imports, and the files that those files import. transformers finds the files by searching the
-    # text for import statements, so Python need not execute the statements. If Python executed the
-    # statements, the imports would be circular.
+    # Do not delete these import statements. The Python files of the package in a checkpoint are the file
+    # of the config class, the files that this file imports, and the files that those files import.
+    # transformers finds the files by searching the text for import statements, so Python need not execute the
+    # statements. If Python executed the statements, the imports would be circular.
     from .modeling_vaswani import VaswaniForSeq2SeqLM  # noqa: F401
     from .pipeline_vaswani import TranslationPipeline  # noqa: F401
 

@@ -1,4 +1,5 @@
-"""Declares and validates the options of users, before the search and the translator use the options.
+"""Declares and validates the options of a translation and of a search, before the search and the translator
+use the options.
 
 Two dataclasses declare all options as fields: `TranslationOptions` for the translator, and `SearchSettings`
 for `generate`. Each field has a type, a default and metadata:

@@ -59,8 +59,8 @@ def _outputs_files() -> list[str]:
 
 
 def _final_files() -> list[str]:
-    """Return patterns for the files that a run writes at its end. The folder can also contain files of the
-    user.
+    """Return patterns for the final files that the manifest contains. The Python files that the recipe names
+    with `model.code`, and other files of the user, are not in the manifest.
     """
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 

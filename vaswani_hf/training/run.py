@@ -142,10 +142,11 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
       score the final weights.
     - a finished run, but the new recipe needs more training steps or other scores: continue like an
       interrupted run.
-    - a finished run, and the new recipe needs nothing else: only publish the checkpoint.
+    - a finished run, and the new recipe needs nothing else: compare the training data, and publish the
+      checkpoint if the recipe has `publishing.push_to_hub`.
     - a finished run with damaged or missing files: write these files again.
-    - a run with other training data, a run that the new recipe cannot continue, or any run if
-      `training.resume` is false: raise an error.
+    - a run with other training data, a run that the new recipe cannot continue, or a run with a checkpoint
+      if `training.resume` is false: raise an error.
 
     resume.py defines the states of the folder, and chooses the checkpoint from which a run continues.
     """
@@ -158,7 +159,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     processes.run_on_main(resume.refuse_another_run, recipe, saved)
     state = processes.run_on_main(resume.find_state, recipe, saved)
 
-    # 2. If the run is finished, only publish its checkpoint.
+    # 2. If the run is finished, compare the training data, and publish the checkpoint.
     if state is RunState.FINISHED:
         processes.run_on_main(_refuse_other_data, recipe)
         if processes.is_first:

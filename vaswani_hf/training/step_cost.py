@@ -95,8 +95,8 @@ def step_cost(
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 
-        # Take one optimizer step before the counted step, because the first optimizer step creates the
-        # optimizer state.
+        # Take one optimizer step before the forward pass, because the first optimizer step creates the
+        # optimizer state. Count the FLOPs of this optimizer step.
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)
         for weight in model.parameters():
             if weight.requires_grad:

@@ -2,7 +2,8 @@
 
 The loss includes the divergence between the token probabilities of the two passes.
 
-r_drop.py and simcut.py define how the second pass differs from the first pass. The model computes the two
+r_drop.py and simcut.py define the regularisers. In SimCut, the second pass reads changed embeddings. In
+R-Drop, only the dropout of the two passes differs. The model computes the two
 passes as one forward pass over a batch that contains each sentence pair twice. In tensor shapes, B is the
 number of sentence pairs, S the source length, T the target length, N the number of target tokens, D the model
 width (`d_model`) and V the size of the target vocabulary.
