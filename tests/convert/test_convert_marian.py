@@ -263,7 +263,7 @@ def test_an_export_that_fails_leaves_nothing(checkpoint, tmp_path, capsys, monke
     ):
         with monkeypatch.context() as patch:
             patch.setattr(f"vaswani_hf.convert.marian.{name}", mistake)
-            sentence = "^The largest difference between the logits of MarianMT and of the checkpoint .* at most 0.0001"
+            sentence = "^The largest difference between the logits of MarianMT and those of the checkpoint .* at most 0.0001"
             with pytest.raises(ValueError, match=sentence):
                 export(folder, tmp_path / "x", "marian")
     assert not list(tmp_path.iterdir())
