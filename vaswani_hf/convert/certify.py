@@ -223,8 +223,8 @@ class _Certification:
             return [row]
         checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
         start = time.perf_counter()
-        # Convert the model to float32, because an export keeps the dtype. The limits, such as
-        # `_LARGEST_SHARE`, were chosen for float32.
+        # Convert the model to float32 before the exports, because most exports store the dtype of the model,
+        # and the limits, such as `_LARGEST_SHARE`, were chosen for float32.
         checkpoint.model.float()
         rows = []
         with TemporaryDirectory() as temporary:

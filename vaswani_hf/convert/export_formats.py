@@ -144,11 +144,11 @@ class Engine(ABC):
     def beam_counts(cls, num_beams: int) -> list[int]:
         """Return the numbers of beams with which `vaswani certify` measures the exported model.
 
-        Greedy search (one beam) depends only on the log-probabilities. If the beam search of a format has
-        other rules than the beam search of this package, `vaswani certify` therefore also measures greedy
-        search. If greedy search gives other translations, the log-probabilities of the exported model differ
-        from the log-probabilities of the checkpoint. The translations with `num_beams` beams show the effect
-        of the other rules.
+        Greedy search (one beam) depends only on the log-probabilities. Therefore
+        `vaswani certify` also measures greedy search if the beam search of a format has other rules than the
+        beam search of this package. If greedy search gives other translations, the log-probabilities of the
+        exported model differ from the log-probabilities of the checkpoint. The translations with `num_beams`
+        beams show the effect of the other rules.
         """
         if cls.beam_search == "none" or num_beams == 1:
             return [1]

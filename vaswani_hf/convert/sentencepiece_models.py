@@ -355,8 +355,8 @@ def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
     # The normalizer replaces neighbouring unknown characters by `_UNKNOWN`, unless all of them together are
     # one entry of the vocabulary. The normalizer never replaces `token`, because `token` is in the
-    # vocabulary. Therefore normalize the repeated token: `token * 2`, and also `token * 3`, because the
-    # vocabulary perhaps contains the string `token * 2`.
+    # vocabulary. Therefore normalize the token repeated twice, and the token repeated three times, because
+    # the vocabulary perhaps contains the token repeated twice.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

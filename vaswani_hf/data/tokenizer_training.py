@@ -390,7 +390,7 @@ def with_transformers_interface(
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        # Treat "</s>" in a user's text as text instead of the end of the sentence. Only a tokenizer with
+        # Treat "</s>" in a user's text as text instead of the end of the sentence. A tokenizer with
         # `<mask>` recognises special tokens in a text, because users write `<mask>` into texts.
         split_special_tokens=not form.has_mask,
     )

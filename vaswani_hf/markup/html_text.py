@@ -1,4 +1,4 @@
-"""Divides texts of HTML and Markdown without tags into pieces, and writes character references such as
+"""Divides texts between the tags of HTML and Markdown into pieces, and writes character references such as
 `&nbsp;`.
 """
 

@@ -149,11 +149,11 @@ class _Projection:
         """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`.
 
         A pair of tags can enclose source units of several sentences. First, place each pair for which
-        `_aligned_range` finds a range in the first and in the last of these sentences. If `parent` has only
-        one child pair, also place this pair if `_aligned_range` finds no range in a sentence. Then the pair
-        encloses all target units of the sentence inside `parent`. Finally, place each remaining pair of tags
-        around the nearest target word that no placed pair encloses. If all target words are already enclosed,
-        or if a pair has no source text, place the empty pair like a single tag.
+        `_aligned_range` finds a range in the first and in the last of these sentences. Second, if
+        `parent` has only one child pair, and `_aligned_range` finds no range for this pair in a sentence, the
+        pair encloses all target units of the sentence inside `parent`. Finally, place each remaining pair of
+        tags around the nearest target word that no placed pair encloses. If all target words are already
+        enclosed, or if a pair has no source text, place the empty pair like a single tag.
         """
         remaining = []
         for pair in pairs:

@@ -246,8 +246,8 @@ class BeamSearch:
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Apply the logits processors, and return the log-probabilities: [N, K, V], or [N, 1, V] with one row
-        for all beams of a sentence. Also return the log-probabilities of one token, [N, K] or [N, 1], from
-        before the logits processors. The caller checks these log-probabilities for NaN.
+        for all beams of a sentence. Also return, for each row, the log-probability of a single token
+        before the logits processors, [N, K] or [N, 1]. The caller checks these log-probabilities for NaN.
 
         The log-probability of one token is enough to find NaN. All log-probabilities of a row are NaN if one
         logit is NaN or +inf, or if all logits of the row are -inf.

@@ -167,7 +167,8 @@ class TreeKVCache:
         kept = None
         if length < self.length:
             # Keep the same number of tokens for every sentence, because one tensor stores the tokens of all
-            # sentences. Some of the kept tokens belong to no beam, but the mask hides these tokens.
+            # sentences. The cache then also keeps some tokens that belong to no beam, and the attention mask
+            # hides these tokens.
             living_first = self.living().byte().argsort(dim=1, descending=True, stable=True)
             kept = living_first[:, :length]  # [N, length]
         # Copy the layers one after the other, so that the cache of only one layer is in memory twice.

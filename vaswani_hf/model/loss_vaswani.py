@@ -120,8 +120,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         """Return the sum. `gold` and `other` are the results of `target_probabilities`."""
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         # Label smoothing adds `-other * (sum of all logits)` to the loss, where `other` is the target
-        # probability of each wrong token. The sum of all logits is the dot product of two vectors: the sum of
-        # `states` over positions, and the sum of `weight` over tokens.
+        # probability of each token except the reference token. The sum includes the reference token. The sum
+        # of all logits is the dot product of two vectors: the sum of `states` over positions, and the sum of
+        # `weight` over tokens.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:

@@ -10,8 +10,8 @@ from .style import COLORS, LINE_STYLES, SIGNED_MAP, Picture, heat_map, label_tic
 
 _NUM_POSITIONS = 20
 _NUM_PRODUCTS = 60
-# With more classes or less label smoothing, the colours of small probabilities would look like the colour of
-# 0.
+# With more output classes or less label smoothing, the colours of small probabilities would look like the
+# colour of 0.
 _NUM_CLASSES = 6
 _SHOWN_SMOOTHING = 0.4
 
