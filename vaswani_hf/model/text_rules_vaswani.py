@@ -327,7 +327,7 @@ def align_words(
 
 
 def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the indices of all tokens that are part of a word, and the index of the word for each of them."""
+    """Return the indices of all tokens that are part of a word, and the word index of each of them."""
     tokens = [token for token, word in enumerate(words) if word >= 0]
     indices = [words[token] for token in tokens]
     return (
