@@ -15,7 +15,7 @@ from vaswani_hf.checkpoint.files import STATE_FILE, checkpoints_in, read_state
 from vaswani_hf.checkpoint.manifest import metadata_of, write_manifest
 from vaswani_hf.optimization.optimizers.adam import AdamSettings, build_adam
 from vaswani_hf.optimization.optimizers.adamw import AdamWSettings, build_adamw
-from vaswani_hf.optimization.optimizers.muon import Muon, build_muon
+from vaswani_hf.optimization.optimizers.muon import Muon, build_muon, orthogonalized
 from vaswani_hf.optimization.schedules import learning_rate, scheduled_rate, scheduler_of
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.publish.model_card import model_card
@@ -121,6 +121,12 @@ def test_muon_steps_are_those_of_pytorch_for_matrices_of_layers_and_those_of_ada
         # PyTorch's Muon computes in bfloat16.
         assert torch.allclose(weight, expected[name], atol=3e-4), name
         assert not torch.allclose(weight, before[name], atol=3e-3), name
+
+
+def test_muon_ignores_the_scale_of_a_gradient():
+    gradient = torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
+    expected = orthogonalized(gradient, in_bfloat16=False)
+    assert torch.allclose(orthogonalized(1e-3 * gradient, in_bfloat16=False), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
