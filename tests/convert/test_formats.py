@@ -143,7 +143,8 @@ def test_a_new_format_refuses_settings_that_it_cannot_express(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-# What each format does with the search of the paper and a new setting. None: the folder has all settings.
+# What each export does with the search settings of the paper and a setting that no format knows, and the
+# settings that its message names. None: the exported folder keeps all search settings.
 NEW = "`new_setting` is 0.5"
 LIMIT = "`max_length_a` is 1.0, `max_length_b` is 50"
 SCORE = "`length_penalty` is 0.6, `length_penalty_type` is 'gnmt'"

@@ -437,7 +437,8 @@ null | apache-2.0
 
 @pytest.mark.parametrize(("of_data", "of_model"), rows(PERMITTED))
 def test_a_licence_that_the_data_may_allow_is_taken(loaded, of_data, of_model):
-    loaded(f"--corpus=null --train_pairs=a --data.license={of_data} --publishing.license={of_model}")
+    recipe = loaded(f"--corpus=null --train_pairs=a --data.license={of_data} --publishing.license={of_model}")
+    assert recipe.publishing.license == (None if of_model == "null" else of_model)
 
 
 def test_the_corpus_that_the_package_makes_has_its_licence(loaded):

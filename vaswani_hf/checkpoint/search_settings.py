@@ -75,8 +75,7 @@ class SupportedSettings:
         settings = {}
         for name, value in config.to_diff_dict().items():
             default = defaults.get(name)
-            has_effect = value is not None and bool(value or default)
-            has_effect = has_effect and value not in (default, _NEUTRAL.get(name))
+            has_effect = bool(value or default) and value not in (None, default, _NEUTRAL.get(name))
             if has_effect and name not in self.names and name not in _IDLE:
                 settings[name] = value
         return settings
