@@ -6,12 +6,14 @@ import torch
 from vaswani_hf.pictures.attention import attention_picture, pair_attention, read_tokens, word_weights
 
 
-def test_weights_are_those_of_the_model(copier):
+def test_weights_are_those_of_the_model(copier, monkeypatch):
     """The weights are those of `output_attentions`, with the start token before the translation."""
     text = "der Hund läuft über die Straße"
+    # The decoder of this model starts with `bos_token_id`.
+    monkeypatch.setattr(copier.model.config, "decoder_start_token_id", None)
     attention = pair_attention(copier, text, text)
     ids = copier.source_tokenizer(text)["input_ids"]
-    start_id = copier.model.config.decoder_start_token_id
+    start_id = copier.model.config.bos_token_id
     with torch.no_grad():
         outputs = copier.model(
             torch.tensor([ids]),

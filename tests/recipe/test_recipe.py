@@ -249,7 +249,7 @@ WRONG = """
 --attention_window=[1] | `model.attention_window` must have one entry per layer
 --seed | `--seed` needs a value
 --seed=99999999999 | `seed` must be less than 4294967296
---seed=1 --seed=2 | `--seed` is given twice
+--max_steps=1 --training.max_steps=2 | `--training.max_steps` is given twice
 --normalization=NFX | `tokenizer.normalization` must be 'NFC' or 'NFKC'
 --vocab_size=100 | `tokenizer.vocab_size` must be 260 or more
 --top_k=5 | `decoding.top_k` is a setting of sampling and must come with `decoding.do_sample`

@@ -182,7 +182,7 @@ def test_an_invalid_list_is_refused_before_the_training(folder, tmp_path, conten
 def test_keys_of_the_command_line_replace_keys_of_all_runs_only(folder, tmp_path):
     path = folder / "two.yaml"
     path.write_text(
-        "recipe: recipe.yaml\nall: {seed: 3, max_steps: 2}\nruns: {plain: {}, dropout: {dropout: 0.3}}"
+        "recipe: recipe.yaml\nall: {seed: 3, training.max_steps: 2}\nruns: {plain: {}, dropout: {dropout: 0.3}}"
     )
     runs = ablation.plan_runs(path, tmp_path / "runs", ["--seed", "4", "--max_steps=6"])
     for (recipe,) in runs.values():

@@ -42,9 +42,7 @@ class HtmlEngine(Engine):
     def run(self, method: str, **arguments: Any) -> Any:
         """Run a method of the page's translator. browser/node_job.mjs lists the methods and arguments."""
         job = json.dumps({"folder": str(self._folder), "method": method, **arguments})
-        result = subprocess.run(
-            ["node", _SCRIPT], input=job, capture_output=True, text=True, encoding="utf-8"
-        )
+        result = subprocess.run(["node", _SCRIPT], input=job, capture_output=True, encoding="utf-8")
         if result.returncode != 0:
             lines = result.stderr.splitlines()
             message = next((line for line in lines if "Error:" in line), result.stderr.strip()[-500:])

@@ -337,7 +337,7 @@ def describe_html(folder: Path, name: str, data: ModelCardData) -> None:
 _USE = """# {name} as one HTML page
 
 `index.html` translates in the browser. Open the file, or put it on any web server. The page needs no network, because
-the weights are in the file. `vaswani export --format html` of [vaswani_hf](https://pypi.org/project/vaswani_hf) wrote
+the weights are in the file. `vaswani export --format html` of vaswani_hf wrote
 the page.
 
 `vaswani.mjs` is the same translator as a JavaScript module without dependencies, for other pages and for Node.js:

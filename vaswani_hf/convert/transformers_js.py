@@ -370,7 +370,7 @@ _USE = """# {name} for transformers.js
 
 This folder contains a translation model in the ONNX format of
 [transformers.js](https://huggingface.co/docs/transformers.js). `vaswani export --format transformers_js` of
-[vaswani_hf](https://pypi.org/project/vaswani_hf) wrote the folder.
+vaswani_hf wrote the folder.
 
 ```js
 import {{ pipeline }} from "@huggingface/transformers";

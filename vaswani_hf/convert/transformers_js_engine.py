@@ -106,7 +106,9 @@ class TransformersJsEngine(Engine):
             "dtype": self._dtype,
             "batches": [[texts[i] for i in numbers] for numbers in batches],
         }
-        result = subprocess.run(["node", _SCRIPT], input=json.dumps(job), capture_output=True, text=True)
+        result = subprocess.run(
+            ["node", _SCRIPT], input=json.dumps(job), capture_output=True, encoding="utf-8"
+        )
         if result.returncode != 0:
             raise ValueError(f"transformers.js cannot run '{self._folder}': {result.stderr.strip()[-500:]}")
         translations = [""] * len(texts)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..model.configuration_vaswani import decoder_start_token_id
 from ..model.errors_vaswani import InvalidValueError
 from ..model.text_rules_vaswani import has_words, token_texts
 from ..model.tokenizing_vaswani import TOKENIZING
@@ -100,7 +101,7 @@ def pair_attention(translator: BaseTranslator, text: str, translation: str) -> P
     source = read_tokens(text, translator.source_tokenizer)
     target = read_tokens(translation, translator.target_tokenizer, is_target=True)
     model = translator.model
-    decoder_ids = [model.config.decoder_start_token_id, *target.ids[:-1]]
+    decoder_ids = [decoder_start_token_id(model.config), *target.ids[:-1]]
     outputs = model(
         input_ids=torch.tensor([source.ids], device=model.device),
         decoder_input_ids=torch.tensor([decoder_ids], device=model.device),

@@ -13,9 +13,11 @@ from .yaml_files import parse_yaml
 def parse_overrides(words: list[str]) -> dict[FullName, Any]:
     """Convert words such as `["--key", "value"]` or `["--key=value"]` to the values of recipe keys."""
     kinds = key_types_of_all_tasks()
-    values = {}
+    values: dict[FullName, Any] = {}
     for key, text in _keys_and_texts(words):
         name = full_name_of_option(key)
+        if name in values:
+            raise InvalidValueError(f"`--{key}` is given twice; give it only once.")
         values[name] = _value_of(key, text, kinds[name])
     return values
 
@@ -29,9 +31,6 @@ def _keys_and_texts(words: list[str]) -> list[tuple[str, str]]:
     for option in options:
         if not option.startswith("--"):
             raise InvalidValueError(f"Expected `--key value`, but found '{option}' where a key should be.")
-    for option in options:
-        if options.count(option) > 1:
-            raise InvalidValueError(f"`{option}` is given twice; give it only once.")
     if len(parts) % 2:
         raise InvalidValueError(f"`{parts[-1]}` needs a value.")
     return [(option.removeprefix("--"), text) for option, text in zip(options, parts[1::2], strict=True)]

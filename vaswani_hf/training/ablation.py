@@ -22,6 +22,8 @@ from ..checkpoint.results import read_results
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe
 from ..recipe import Recipe, load_recipe
+from ..recipe.key_names import FullName, full_name_of_option
+from ..recipe.overrides import parse_overrides
 from ..recipe.yaml_files import read_mapping
 from ..settings.base import Settings
 from ..settings.data import is_on_hub
@@ -67,14 +69,14 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
     content = _read_list(path)
     if output.exists() and not output.is_dir():
         raise InvalidValueError(f"`--output` must be a folder, but '{output}' is a file.")
-    given = {word.partition("=")[0] for word in overrides}
-    for_all = {key: value for key, value in content.all.items() if f"--{key}" not in given}
+    given = parse_overrides(overrides)
     runs: Runs = {}
     for name, keys in content.runs.items():
-        words = []
-        for key, value in (for_all | keys).items():
-            words += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
         try:
+            for_all = {key: value for key, value in _by_full_name(content.all).items() if key not in given}
+            words = []
+            for key, value in (for_all | _by_full_name(keys)).items():
+                words += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
             base = find_recipe(content.recipe, path.parent)
             recipe = load_recipe(base, [*words, *overrides, "--resume", "true"])
             recipe = _scored_on_validation(recipe)
@@ -100,6 +102,10 @@ def _read_list(path: Path) -> AblationList:
                 f"`.` and `-`), but is {name!r}."
             )
     return runs
+
+
+def _by_full_name(keys: dict[str, Any]) -> dict[FullName, Any]:
+    return {full_name_of_option(key): value for key, value in keys.items()}
 
 
 def _scored_on_validation(recipe: Recipe) -> Recipe:

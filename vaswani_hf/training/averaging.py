@@ -100,7 +100,7 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
     if re.fullmatch(r"checkpoint-\d+", place.name) or any(
-        folder.resolve() in place.parents for folder in folders
+        folder.resolve() in place.resolve().parents for folder in folders
     ):
         raise InvalidValueError(
             "`--output` must not be inside a checkpoint or have the name of a checkpoint (checkpoint-STEP), "

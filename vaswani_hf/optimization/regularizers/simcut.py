@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...model.configuration_vaswani import eos_token_ids
+from ...model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ...model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ...settings.base import Settings
 from ...settings.keys import recipe_key
@@ -41,7 +41,7 @@ class SimCutLoss(TwoPassLoss):
         # Never replace the embedding of an end token or of the start token by zeros, because these tokens are
         # not text.
         config = self.model.config
-        for token_id in (*eos_token_ids(config), config.decoder_start_token_id):
+        for token_id in (*eos_token_ids(config), decoder_start_token_id(config)):
             kept |= ids == token_id
         return states * kept[..., None]
 
