@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,11 @@ def product_seconds(matrix: torch.Tensor, *, bf16: bool) -> float:
     return statistics.median(seconds)
 
 
-def compare(label: str, float32: Callable[[], float], bfloat16: Callable[[], float], rounds: int) -> None:
-    """Measure bfloat16 and float32 alternately, and print the median times and the ratio."""
-    ways = {"float32": float32, "bfloat16": bfloat16}
+def compare(label: str, measure: Callable[..., float], rounds: int) -> None:
+    """Call `measure` with `bf16=False` and `bf16=True` alternately, and print the median times and the
+    ratio.
+    """
+    ways = {"float32": partial(measure, bf16=False), "bfloat16": partial(measure, bf16=True)}
     times = in_turns(ways, rounds, warm_up=0, measure=lambda way: way())
     print_times(times, baseline="float32", label=f"{label:40} ")
 
@@ -167,21 +170,13 @@ def main(words: list[str] | None = None) -> None:
                 corpus = task.load_corpus(
                     recipe.data, recipe.tokenizer, recipe.seed, Path(folder), new_tokenizers=True
                 )
-
-                def steps(bf16: bool, shape=shape, corpus=corpus, recipe=recipe) -> float:
-                    return step_seconds(shape, corpus, recipe, bf16=bf16)
-
                 label = f"{threads} threads, step of {name}"
-                compare(label, lambda: steps(False), lambda: steps(True), arguments.rounds)  # noqa: B023
+                compare(label, partial(step_seconds, shape, corpus, recipe), arguments.rounds)
         for rows in (32, 64, 128, 256, 512) if "products" in arguments.part else ():
             for columns in (rows, 4 * rows):
                 matrix = torch.randn(rows, columns, device=device)
-
-                def products(bf16: bool, matrix=matrix) -> float:
-                    return product_seconds(matrix, bf16=bf16)
-
                 label = f"{threads} threads, matrix of {rows} x {columns}"
-                compare(label, lambda: products(False), lambda: products(True), arguments.rounds)  # noqa: B023
+                compare(label, partial(product_seconds, matrix), arguments.rounds)
 
 
 if __name__ == "__main__":

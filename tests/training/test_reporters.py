@@ -2,7 +2,6 @@
 card.
 """
 
-import pytest
 from sentences import refused
 from transformers import TrainerCallback
 
@@ -35,14 +34,6 @@ def test_the_settings_of_trackio_are_passed_to_transformers(finished):
     assert arguments.hub_private_repo is True
     arguments = training_arguments(training, "out", 1, validates=False)
     assert (arguments.project, arguments.hub_private_repo) == ("huggingface", None)
-
-
-def test_a_version_of_transformers_without_a_setting_of_trackio(finished, monkeypatch):
-    training = load_recipe(finished / "recipe.yaml").training
-    publishing = PublishingSettings(project="words")
-    monkeypatch.setattr("vaswani_hf.training.trainer.dataclasses.fields", lambda kind: [])
-    with pytest.raises(ValueError, match="^`publishing.project` needs a newer version of transformers than "):
-        training_arguments(training, "out", 1, validates=False, publishing=publishing)
 
 
 def test_settings_of_trackio_without_trackio(run):

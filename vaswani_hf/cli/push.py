@@ -52,16 +52,18 @@ class PushOptions(CodeOptions):
 
 def run(options: PushOptions) -> None:
     """Upload the checkpoint."""
-    from ..convert.push_export import is_export, push_export
+    from ..convert.export import format_of_export
+    from ..convert.push_export import push_export
     from ..demo.space import push_with_space
     from ..publish.push import push
 
     checkpoint = options.checkpoint
+    export_format = format_of_export(Path(checkpoint))
     space = options.space
     arguments = options.model_dump(
         include={"private", "revision", "create_pr", "tag", "license", "base_model"}, exclude_unset=True
     )
-    if is_export(Path(checkpoint)):
+    if export_format is not None:
         if options.license is not None:
             raise InvalidValueError(
                 f"`--license` is for a checkpoint, but '{checkpoint}' is an export, and an export has the "
@@ -71,7 +73,7 @@ def run(options: PushOptions) -> None:
             raise InvalidValueError(
                 f"`--space` is for a checkpoint, but '{checkpoint}' is an export; leave `--space` out."
             )
-        push_export(checkpoint, options.repository, **arguments)
+        push_export(Path(checkpoint), export_format, options.repository, **arguments)
     elif space is None:
         push(checkpoint, options.repository, **arguments)
     else:

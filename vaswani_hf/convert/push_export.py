@@ -13,7 +13,6 @@ from ..checkpoint.hub import explained, with_retries
 from ..publish.destination import Destination, check_destination
 from ..publish.push import only_hub_errors, send
 from ..publish.staging import link_file, refuse_tokens
-from .export import format_of_export
 from .export_formats import ExportFormat
 
 # The metadata keys that the model card of an export copies from the card of the original model.
@@ -25,13 +24,9 @@ These files are the model [{base_model}](https://huggingface.co/{base_model}) in
 """
 
 
-def is_export(folder: Path) -> bool:
-    """Return True if `vaswani export` has written the folder."""
-    return format_of_export(folder) is not None
-
-
 def push_export(
-    folder: str | Path,
+    folder: Path,
+    entry: ExportFormat,
     repository: str,
     *,
     base_model: str | None = None,
@@ -43,21 +38,15 @@ def push_export(
     token: str | bool | None = None,
 ) -> str:
     """Push the output folder of `vaswani export` in one commit, and compare the pushed files with the folder.
-    Return the URL of the commit or pull request. Raise a HubError if the push is refused or fails.
+    `entry` is the format of the folder. Return the URL of the commit or pull request. Raise a HubError if the
+    push is refused or fails.
 
     The model card contains the text of the folder's README.md. The languages and the licence in the model
     card come from `base_model`, the repository of the original model. By default, `base_model` is the
     repository that the README.md names in its metadata. The other options are the options of `push` in
     publish/push.py.
     """
-    folder = Path(folder)
     with only_hub_errors(), TemporaryDirectory() as name:
-        entry = format_of_export(folder)
-        if entry is None:
-            raise ValueError(
-                f"'{folder}' must be a folder that `vaswani export` has written, but has no files of a known "
-                "format; name the exported folder."
-            )
         validate_repo_id(repository)
         to = Destination(repository, private, revision=revision, create_pr=create_pr, tag=tag, token=token)
         to = check_destination(to)

@@ -127,7 +127,6 @@ def push_space(
     *,
     page: Path | None = None,
     private: bool = False,
-    token: str | bool | None = None,
 ) -> str:
     """Create or update the Space of a pushed checkpoint. Download the Space again, and check that all files
     have arrived unchanged.
@@ -137,7 +136,7 @@ def push_space(
     """
     with only_hub_errors(), TemporaryDirectory() as name:
         sdk: Literal["gradio", "static"] = "gradio" if page is None else "static"
-        to = Destination(space, private, token=token, repo_type="space", space_sdk=sdk)
+        to = Destination(space, private, repo_type="space", space_sdk=sdk)
         to = check_destination(to)
         staged = Path(name)
         if page is None:

@@ -101,7 +101,8 @@ def pair_attention(translator: BaseTranslator, text: str, translation: str) -> P
     source = read_tokens(text, translator.source_tokenizer)
     target = read_tokens(translation, translator.target_tokenizer, is_target=True)
     model = translator.model
-    decoder_ids = [decoder_start_token_id(model.config), *target.ids[:-1]]
+    start_id: Any = decoder_start_token_id(model.config)
+    decoder_ids = [start_id, *target.ids[:-1]]
     outputs = model(
         input_ids=torch.tensor([source.ids], device=model.device),
         decoder_input_ids=torch.tensor([decoder_ids], device=model.device),

@@ -104,7 +104,6 @@ def draw_figures(
     num_layers = max(config.encoder_layers, config.decoder_layers)
     if layer is not None and not 1 <= layer <= num_layers:
         raise InvalidValueError(f"`layer` must be from 1 to {num_layers}, but is {layer}.")
-    pictures = []
     with new_folder(Path(output)) as folder:
         folder.mkdir()
         drawn = [
@@ -118,12 +117,11 @@ def draw_figures(
             for suffix in _FORMATS:
                 save(picture.figure, folder / f"{picture.name}{suffix}")
             report(f"{picture.name}: {picture.caption}")
-            pictures.append(picture)
         content = {
-            picture.name: {"caption": picture.caption, "numbers": picture.numbers} for picture in pictures
+            picture.name: {"caption": picture.caption, "numbers": picture.numbers} for picture in drawn
         }
         write_whole(folder / FIGURES_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    return pictures
+    return drawn
 
 
 def _median_text(texts: Sequence[str]) -> str:

@@ -7,14 +7,12 @@ and the gradients with `compute_loss`. `compute_loss` calls `forward` of the mod
 validation.py computes the validation scores, and checkpoints.py writes the checkpoints.
 """
 
-import dataclasses
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -23,7 +21,6 @@ from ..checkpoint.manifest import metadata_of
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.batching import cut_into_parts
 from ..data.corpus import Corpus
-from ..model.errors_vaswani import InvalidValueError
 from ..optimization.entries import RegularizedLoss
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
@@ -287,13 +284,6 @@ def training_arguments(
     Trainer.
     """
     publishing = publishing or PublishingSettings()
-    arguments = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
-    for name in publishing.trackio:
-        if name not in arguments:
-            raise InvalidValueError(
-                f"`publishing.{name}` needs a newer version of transformers than {transformers.__version__}; "
-                f"install a newer version, or leave `publishing.{name}` out."
-            )
     return Seq2SeqTrainingArguments(
         gradient_accumulation_steps=training.gradient_accumulation_steps,
         max_grad_norm=training.max_grad_norm,
