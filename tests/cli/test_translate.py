@@ -367,6 +367,10 @@ def test_a_json_line_that_is_none_is_named_with_its_number(line, message):
         _json_request(line.encode(), 2, "file")
 
 
+def test_a_blank_json_line_is_a_blank_text():
+    assert _json_request(b"  ", 1, "file").text == "  "
+
+
 def test_without_work_for_two_no_process_starts(translate, source, tmp_path, monkeypatch):
     def start(*_):
         raise AssertionError("A process was started.")
