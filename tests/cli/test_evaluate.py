@@ -117,7 +117,7 @@ def test_checkpoints_and_files_are_compared_with_the_same_options(evaluate, chec
 
 
 def test_the_robustness_of_two_systems_is_a_table_or_json(evaluate, checkpoints):
-    words = ["--compare", *checkpoints, "--robustness", "--max_new_tokens=6", "--num_beams=1", "--lowercase"]
+    words = ["--compare", *checkpoints, "--robustness", "--max_new_tokens=3", "--num_beams=1", "--lowercase"]
     code, out, _ = evaluate(*words, "--json")
     assert code == 0
     results = json.loads(out)
@@ -128,7 +128,7 @@ def test_the_robustness_of_two_systems_is_a_table_or_json(evaluate, checkpoints)
     assert list(test_sets) == ["clean", *PERTURBATIONS]
     for name, (sources, references) in test_sets.items():
         found = results["systems"][1]["scores"][name]
-        translations = list(translator.translate(sources, max_new_tokens=6, num_beams=1))
+        translations = list(translator.translate(sources, max_new_tokens=3, num_beams=1))
         expected = score_translations(translations, references, lowercase=True)
         assert found["bleu"] == pytest.approx(expected["bleu"])
         assert found["chrf"] == pytest.approx(expected["chrf"])

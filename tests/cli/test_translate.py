@@ -219,11 +219,10 @@ def test_a_run_that_fails_at_once_leaves_nothing(translate, tmp_path):
 BAD = b'{"text": "ja?"}\n{"text": "\\ud800"}\n\xff\n{"text": "\xc3\x96l"}\nno JSON\n{"text": "nein", "must_contain": ["Hund"]}\n'
 
 
-@pytest.mark.parametrize("options", [[], ["--split_sentences", "--window", "2"]])
-def test_bad_lines_are_skipped_named_and_counted(translate, tmp_path, options):
+def test_bad_lines_are_skipped_named_and_counted(translate, tmp_path):
     path = tmp_path / "in"
     path.write_bytes(BAD)
-    argv = ("--input_format", "json", "--on_error", "skip", "--num_beams", "2", *options)
+    argv = ("--input_format", "json", "--on_error", "skip", "--num_beams", "2", "--window", "2")
     code, out, errors = translate(*argv, "--input", path)
     lines = out.split("\n")
     assert code == 0 and lines[:5] == ["ja?", "", "", "Öl", ""] and "Hund" in lines[5]
@@ -366,6 +365,10 @@ BAD_LINES = r"""
 def test_a_json_line_that_is_none_is_named_with_its_number(line, message):
     with pytest.raises(ValueError, match=f"^{re.escape(f'Line 2 of file {message}')}"):
         _json_request(line.encode(), 2, "file")
+
+
+def test_a_blank_json_line_is_a_blank_text():
+    assert _json_request(b"  ", 1, "file").text == "  "
 
 
 def test_without_work_for_two_no_process_starts(translate, source, tmp_path, monkeypatch):

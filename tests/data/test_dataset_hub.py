@@ -16,6 +16,7 @@ from vaswani_hf.data.dataset_hub import pin_dataset
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
+from vaswani_hf.recipe.data_record import data_record
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training import train
 
@@ -227,11 +228,7 @@ def test_a_folder_is_no_dataset_of_the_hub_even_if_it_is_called_like_one(
         (tmp_path / dataset.id / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / dataset.id / path).write_bytes(content)
     monkeypatch.chdir(tmp_path)
-    train(recipe())
-    monkeypatch.chdir("/")
-    recorded = load_recipe(recipe.folder / "recipe.yaml").data
-    assert (recorded.dataset, recorded.dataset_revision) == (f"./{dataset.id}", None)
-    card = model_card(recipe.folder, "alice/model")
-    assert card.data.datasets is None
-    assert f"`{dataset.id.split('/')[1]}`, configuration `de-en`" in card.text
-    assert dataset.id not in str(card)
+    section = pinned(recipe)
+    assert (section.dataset, section.dataset_revision) == (f"./{dataset.id}", None)
+    record = data_record(section).train
+    assert (record.name, record.dataset) == (dataset.id.split("/")[1], None)

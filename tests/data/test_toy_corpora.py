@@ -25,7 +25,7 @@ def test_words_equal_those_written_by_hand(number, english, german):
 
 
 def number_targets(seed, split):
-    return {pair["target"] for pair in number_pairs(3000, seed, split)}
+    return {pair["target"] for pair in number_pairs(2000, seed, split)}
 
 
 def tree_sentences(seed, split):

@@ -8,7 +8,6 @@ from sentences import refused
 
 from vaswani_hf.checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, save_tokenizers
 from vaswani_hf.data.trees import (
-    Tree,
     read_treebank,
     read_trees,
     tree_from_symbols,
@@ -154,7 +153,3 @@ def test_the_tokenizer_of_trees_reads_trees_and_survives_a_save(tmp_path):
         )
         assert one.convert_ids_to_tokens(one("(NEW (NN a))")["input_ids"]) == ["<unk>", "NN", ")", "</s>"]
         assert is_tree_tokenizer(one) and not is_tree_tokenizer(source)
-
-
-def test_an_empty_tree_is_an_empty_line():
-    assert str(Tree((), (), ())) == "" == Tree((), (), ()).sentence

@@ -1,13 +1,12 @@
 """Weighted corpora: how often an epoch has each pair, in which batches, and with which splits into tokens."""
 
-import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sentences import refused
 
-from vaswani_hf.data.batching import EndlessSampler, EpochPairs, PairCollator, TokenBudgetSampler
+from vaswani_hf.data.batching import EpochPairs, PairCollator, TokenBudgetSampler
 from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import pair_corpora
 from vaswani_hf.data.corpus_cache import corpus_digest
@@ -86,18 +85,6 @@ def test_batches_of_weighted_pairs_are_within_their_budgets_and_as_many_in_each_
 def test_weights_of_1_give_each_pair_once(lengths, corpora):
     weighted = WeightedPairs(*lengths, corpora, [1.0] * len(SIZES), 3)
     assert sorted(weighted.of_epoch(7).tolist()) == list(range(len(corpora)))
-
-
-def test_processes_share_weighted_batches_and_go_on_anywhere(lengths, corpora):
-    whole = list(itertools.islice(EndlessSampler(sampler(lengths, corpora)[0]), 60))
-    assert {epoch for batch in whole for epoch, _ in batch} > {0, 1, 2}
-    for position in (1, 17, 38):
-        parts = [
-            EndlessSampler(sampler(lengths, corpora)[0], position, num_processes=2, process_index=index)
-            for index in range(2)
-        ]
-        taken = [batch for both in zip(*parts, range(10), strict=False) for batch in both[:2]]
-        assert taken == whole[position : position + 20]
 
 
 @pytest.fixture

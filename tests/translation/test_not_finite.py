@@ -3,14 +3,14 @@ affected.
 """
 
 import copy
-import json
+import pickle
 import re
 import types
 
 import pytest
 import torch
 from factories import tiny_tokenizer
-from search_models import EOS, OTHER_VOCABULARY, PREFIXES, SOURCES, batch_of, translator
+from search_models import EOS, OTHER_VOCABULARY, PREFIXES, SCORED, SOURCES, batch_of, translator
 from transformers import T5Config, T5ForConditionalGeneration, TextStreamer, pipeline
 
 from vaswani_hf.evaluation.evaluate import evaluate
@@ -23,20 +23,15 @@ BROKEN_TOKEN = SOURCES[1][0]
 THREE = [SOURCES[2], SOURCES[1], SOURCES[4]]
 SEARCHES = {
     "greedy": {"num_beams": 1},
-    "beams": {"num_beams": 3, "num_return_sequences": 2},
     "the paper's": {"num_beams": 4, "length_penalty_type": "gnmt", "coverage_penalty": 0.2},
     "draws of beams": {"num_beams": 2, "do_sample": True},
-    "one beam drawn": {"num_beams": 1, "do_sample": True, "num_return_sequences": 2},
-    "few to draw from": {"num_beams": 1, "do_sample": True, "top_k": 3, "temperature": 0.7},
+    "draws of few tokens": {"num_beams": 1, "do_sample": True, "num_return_sequences": 2, "top_k": 3},
     "phrases": {"num_beams": 2, "must_contain": [[[7]], [[8, 9]], []]},
     "ensemble": {"num_beams": 2, "ensemble": True},
-    "outputs": {"num_beams": 2, "return_dict_in_generate": True, "output_scores": True},
-    "outputs of greedy search": {"num_beams": 1, "return_dict_in_generate": True},
+    "outputs": {"num_beams": 2, **SCORED},
     "processors": {"num_beams": 2, "no_repeat_ngram_size": 2},
-    "processors of greedy search": {"num_beams": 1, "no_repeat_ngram_size": 2},
-    "all in step": {"num_beams": 2, "synced_gpus": False, "return_dict_in_generate": True},
-    "no cache": {"num_beams": 2, "use_cache": False},
 }
+searches = pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +55,8 @@ def generated(model, sources, options, **more):
     return model.generate(**batch_of(sources), **options)
 
 
+@searches
 @pytest.mark.parametrize("as_on_a_gpu", [False, True], ids=["at once", "late"])
-@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 def test_every_search_names_the_broken_sentence_only(broken, options, as_on_a_gpu, monkeypatch):
     if as_on_a_gpu:
         monkeypatch.setattr(fast_path_vaswani, "QUEUING_DEVICES", ("cpu",))
@@ -69,6 +64,8 @@ def test_every_search_names_the_broken_sentence_only(broken, options, as_on_a_gp
     with pytest.raises(NotFiniteError, match=message) as error:
         generated(broken, THREE, options)
     assert error.value.sentence == 1 and isinstance(error.value, ValueError)
+    with pytest.raises(NotFiniteError):
+        generated(broken, THREE, options | {"must_contain": None}, max_new_tokens=1)
     # The other sentences are translated, also with padding.
     generated(broken, [*THREE[:1], *THREE[2:], SOURCES[3]], options)
 
@@ -88,34 +85,30 @@ def test_a_search_of_few_sentences_names_the_place_in_the_batch(broken):
     assert error.value.sentence == 2
 
 
-@pytest.mark.parametrize("value", [torch.inf, -torch.inf], ids=str)
-@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
-def test_one_bad_logit_is_enough_but_for_one_that_is_infinitely_low(healthy, options, value):
-    model = copy.deepcopy(healthy)
-    # Damage a class that no search would choose.
+def with_logits(model, value: float, classes: list[int]):
+    """A copy of the model whose logits of these classes are `value`."""
+    model = copy.deepcopy(model)
     model.lm_head.register_forward_hook(
-        lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([0]), value)
+        lambda module, inputs, logits: logits.index_fill(-1, torch.tensor(classes), value)
     )
-    if value == -torch.inf:
-        torch.manual_seed(0)
-        found = generated(model, THREE, options)
-        torch.manual_seed(0)
-        expected = generated(healthy, THREE, options)
-        if not isinstance(found, torch.Tensor):
-            found, expected = found.sequences, expected.sequences
-        assert torch.equal(found, expected)
-    else:
-        with pytest.raises(NotFiniteError):
-            generated(model, THREE, options)
+    return model
 
 
-@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
-def test_no_class_that_is_possible_is_as_bad(healthy, options):
-    model = copy.deepcopy(healthy)
-    model.lm_head.register_forward_hook(lambda module, inputs, logits: torch.full_like(logits, -torch.inf))
-    model.config.pad_token_id = model.generation_config.pad_token_id = None
+@searches
+def test_one_infinite_logit_is_an_error_and_minus_infinity_only_for_all_classes(healthy, options):
+    # The class 0 is one that no search would choose.
     with pytest.raises(NotFiniteError):
-        generated(model, THREE[:1], options | {"must_contain": None, "pad_token_id": 1})
+        generated(with_logits(healthy, torch.inf, [0]), THREE, options)
+    found = []
+    for model in (healthy, with_logits(healthy, -torch.inf, [0])):
+        torch.manual_seed(0)
+        outputs = generated(model, THREE, options)
+        found.append(outputs if isinstance(outputs, torch.Tensor) else outputs.sequences)
+    assert torch.equal(*found)
+    impossible = with_logits(healthy, -torch.inf, [*range(healthy.config.decoder_vocab_size)])
+    impossible.config.pad_token_id = impossible.generation_config.pad_token_id = None
+    with pytest.raises(NotFiniteError):
+        generated(impossible, THREE[:1], options | {"must_contain": None, "pad_token_id": 1})
 
 
 def test_float16_that_overflows_and_encoder_states_that_are_nan(healthy):
@@ -190,30 +183,23 @@ def test_a_reference_that_the_search_never_reads_is_named_too(checkpoint, monkey
         evaluate(translator, ["der Hund", "Hund der"], ["dog", "runs so"])
 
 
-@pytest.mark.parametrize("options", [("--stream",), ("--json",), ("--text", TEXTS[2])], ids=str)
-def test_vaswani_translate_ends_with_the_sentence(checkpoint, vaswani, tmp_path, options):
-    (tmp_path / "in").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    is_file = "--text" not in options
-    given = ("--input", tmp_path / "in") if is_file else ()
-    sentence = f"Line 3 of {tmp_path / 'in'}: {MESSAGE}" if is_file else MESSAGE
-    assert vaswani("translate", checkpoint(), *given, *options)[::2] == (1, sentence)
-
-
-def test_vaswani_score_and_evaluate_end_with_the_sentence(checkpoint, vaswani, tmp_path):
-    (tmp_path / "in").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    (tmp_path / "out").write_text("dog\n\ndog\ndog\n", encoding="utf-8")
-    folder = checkpoint()
-    source, target = tmp_path / "in", tmp_path / "out"
-    code, _, sentence = vaswani("score", folder, "--source", source, "--target", target)
-    assert (code, sentence) == (1, f"Line 3 of {source} and {target}: {MESSAGE}")
+def test_commands_name_the_line(checkpoint, vaswani, tmp_path):
+    folder, source, target = checkpoint(), tmp_path / "in", tmp_path / "out"
+    source.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    target.write_text("dog\n\ndog\ndog\n", encoding="utf-8")
+    found = vaswani("translate", folder, "--input", source, "--stream")
+    assert found[::2] == (1, f"Line 3 of {source}: {MESSAGE}")
+    found = vaswani("score", folder, "--source", source, "--target", target)
+    assert found[::2] == (1, f"Line 3 of {source} and {target}: {MESSAGE}")
     code, _, sentence = vaswani("evaluate", folder, "--source", source, "--reference", target)
     assert code == 1 and sentence.endswith(MESSAGE)
 
 
 def test_streaming_shows_nothing_of_it(broken, capsys):
     streamer = TextStreamer(tiny_tokenizer(["der Hund läuft"], 270), skip_special_tokens=True)
-    with pytest.raises(NotFiniteError):
-        generated(broken, [SOURCES[1]], {"num_beams": 1}, streamer=streamer)
+    for do_sample in (False, True):
+        with pytest.raises(NotFiniteError):
+            generated(broken, [SOURCES[1]], {"num_beams": 1, "do_sample": do_sample}, streamer=streamer)
     assert capsys.readouterr().out.strip() == ""
 
 
@@ -241,25 +227,14 @@ def test_ctranslate2_says_it_too(tiny_checkpoint, vaswani, tmp_path):
     from vaswani_hf.translation.ctranslate2 import load_ctranslate2_translator
 
     translator = load_ctranslate2_translator(tmp_path / "ct2", "cpu")
-    backend = translator.backend
+    result = types.SimpleNamespace(
+        hypotheses=[["a"]], attention=[[[1.0]]], scores=[torch.nan], log_probs=[torch.nan] * 3
+    )
 
-    class Broken:
-        """A result of CTranslate2 with broken weights."""
+    def damaged(source, *args, **kwargs):
+        return [result] * len(source)
 
-        def __init__(self, inner):
-            self.inner = inner
-
-        def translate_batch(self, source, *args, **kwargs):
-            results = self.inner.translate_batch(source, *args, **kwargs)
-            return [
-                types.SimpleNamespace(hypotheses=one.hypotheses, attention=one.attention, scores=[torch.nan])
-                for one in results
-            ]
-
-        def score_batch(self, source, *args, **kwargs):
-            return [types.SimpleNamespace(log_probs=[torch.nan] * 3) for _ in source]
-
-    backend._translator = Broken(backend._translator)
+    translator.backend._translator = types.SimpleNamespace(translate_batch=damaged, score_batch=damaged)
     with pytest.raises(NotFiniteError, match="'der Hund'"):
         list(translator.translate(["der Hund"]))
     with pytest.raises(NotFiniteError, match="'der Hund'"):
@@ -267,8 +242,5 @@ def test_ctranslate2_says_it_too(tiny_checkpoint, vaswani, tmp_path):
 
 
 def test_the_error_travels_between_processes():
-    import pickle
-
     error = pickle.loads(pickle.dumps(NotFiniteError(3, "ein Text")))
     assert (error.sentence, error.text) == (3, "ein Text") and "'ein Text'" in str(error)
-    assert json.dumps(str(error))

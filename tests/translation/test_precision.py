@@ -1,5 +1,4 @@
 import json
-import threading
 
 import pytest
 import torch
@@ -62,9 +61,13 @@ def test_a_translator_computes_in_the_dtype_that_is_asked_for(copier_checkpoint,
     assert used and set(used) == {(expected, True, torch.float32)}
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_scores_are_those_of_the_search_and_of_float32(copier_checkpoint, copier, dtype):
-    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype=dtype)
+@pytest.mark.parametrize(
+    "options", [{"dtype": "bfloat16"}, {"dtype": "float16"}, {"quantization": "int8"}], ids=str
+)
+def test_scores_are_those_of_the_search_and_nearly_of_float32(copier_checkpoint, copier, options):
+    if "quantization" in options:
+        pytest.importorskip("torchao")
+    translator = Translator.from_pretrained(copier_checkpoint, "cpu", **options)
     texts = [text for text in TEXTS if text]
     inputs = translator.source_tokenizer(texts, return_tensors="pt", padding=True)
     found = translator.model.generate(**inputs, return_dict_in_generate=True, output_scores=True, num_beams=4)
@@ -74,13 +77,15 @@ def test_scores_are_those_of_the_search_and_of_float32(copier_checkpoint, copier
     for of_translation, of_score, in_float32, of_search in rows:
         assert of_search == pytest.approx(of_score.score, abs=1e-2)
         assert of_translation.score == pytest.approx(of_score.score, abs=1e-2)
-        assert of_score.score == pytest.approx(in_float32.score, abs=2e-2)
+        assert of_score.score == pytest.approx(in_float32.score, abs=5e-2)
+        assert of_score.score != in_float32.score
 
 
-def test_every_command_takes_a_dtype(copier_checkpoint, sources, vaswani):
-    columns = {}
-    for dtype in ("float32", "bfloat16"):
-        options = (copier_checkpoint, "--dtype", dtype)
+def test_every_command_takes_a_dtype_and_int8(copier_checkpoint, sources, vaswani):
+    pytest.importorskip("torchao")
+    columns = []
+    for words in ("--dtype float32", "--dtype bfloat16", "--quantization int8"):
+        options = (copier_checkpoint, *words.split())
         code, out, _ = vaswani("translate", *options, "--input", sources, "--json")
         assert code == 0
         rows = [json.loads(line) for line in out.splitlines()]
@@ -90,8 +95,8 @@ def test_every_command_takes_a_dtype(copier_checkpoint, sources, vaswani):
         evaluated = vaswani("evaluate", *options, "--source", sources, "--reference", sources, "--json")
         assert evaluated[0] == 0
         assert json.loads(evaluated[1])["exact_match"] == 100
-        columns[dtype] = rows[0]["score"], out, json.loads(evaluated[1])["loss"]
-    assert all(ours != theirs for ours, theirs in zip(*columns.values(), strict=True))
+        columns.append((rows[0]["score"], out, json.loads(evaluated[1])["loss"]))
+    assert all(len(set(values)) == len(columns) for values in zip(*columns, strict=True))
 
 
 def test_another_dtype_is_refused(copier_checkpoint, vaswani):
@@ -110,9 +115,7 @@ def test_auto_is_float32_where_no_hardware_multiplies_bfloat16(copier_checkpoint
     assert translator.model.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", ["amx_bf16", "avx512_bf16", "bf16"])
-def test_auto_is_bfloat16_where_the_first_texts_agree(copier_checkpoint, monkeypatch, warnings, name):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True}, raising=False)
+def test_auto_is_bfloat16_where_the_first_texts_agree(copier_checkpoint, in_hardware, warnings):
     ensemble = [copier_checkpoint]
     translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto", ensemble=ensemble)
     assert list(translator.translate(TEXTS)) == TEXTS
@@ -177,22 +180,7 @@ def test_sampling_is_compared_by_search_and_draws_as_without(copier_checkpoint, 
     assert list(auto.translate(TEXTS, **settings)) == list(named.translate(TEXTS, **settings))
 
 
-def test_the_first_of_several_threads_decides(copier_checkpoint, in_hardware):
-    translator = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="auto")
-    named = Translator.from_pretrained(copier_checkpoint, "cpu", dtype="bfloat16")
-    results: list = []
-    threads = [
-        threading.Thread(target=lambda: results.append(list(translator.translate(TEXTS, return_scores=True))))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [list(named.translate(TEXTS, return_scores=True))] * 4
-
-
-@pytest.mark.parametrize(("workers", "num_done"), [(1, 0), (1, 5), (2, 3)])
+@pytest.mark.parametrize(("workers", "num_done"), [(1, 5), (2, 3)])
 def test_one_decision_is_made_for_a_file(
     copier_checkpoint, sources, in_hardware, tmp_path, vaswani, workers, num_done, monkeypatch, request
 ):

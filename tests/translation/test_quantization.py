@@ -1,5 +1,4 @@
 import copy
-import json
 import subprocess
 import sys
 
@@ -137,36 +136,6 @@ def test_a_quantized_model_translates_on_the_fast_way(in_int8, monkeypatch):
         # The tied embedding stays in float32.
         assert type(model.model.shared.weight) is nn.Parameter
         assert model.model.decoder.embed_tokens.weight is model.model.shared.weight
-
-
-def test_scores_are_those_of_the_search_and_nearly_of_float32(in_int8, copier):
-    texts = [text for text in TEXTS if text]
-    inputs = in_int8.source_tokenizer(texts, return_tensors="pt", padding=True)
-    found = in_int8.model.generate(**inputs, return_dict_in_generate=True, output_scores=True, num_beams=4)
-    alone = Translator(in_int8.model, in_int8.source_tokenizer, in_int8.target_tokenizer)
-    rows = zip(
-        alone.score(texts, texts), copier.score(texts, texts), found.sequences_scores.tolist(), strict=True
-    )
-    for scored, expected, of_search in rows:
-        assert of_search == pytest.approx(scored.score, abs=1e-2)
-        assert scored.score == pytest.approx(expected.score, abs=5e-2)
-        assert scored.score != expected.score
-
-
-def test_every_command_takes_it(copier_checkpoint, copier, tmp_path, vaswani):
-    sources = tmp_path / "in.txt"
-    sources.write_text("".join(text + "\n" for text in TEXTS), encoding="utf-8")
-    options = (copier_checkpoint, "--quantization", "int8")
-    code, out, _ = vaswani("translate", *options, "--input", sources, "--json")
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert (code, [row["text"] for row in rows]) == (0, TEXTS)
-    in_float32 = next(copier.translate(TEXTS, return_scores=True))
-    assert rows[0]["score"] != pytest.approx(in_float32.score, abs=1e-6)
-    assert [row["alignment"] for row in rows][2] == "0-0 1-1"
-    assert vaswani("score", *options, "--source", sources, "--target", sources)[0] == 0
-    code, out, _ = vaswani("evaluate", *options, "--source", sources, "--reference", sources, "--json")
-    assert (code, json.loads(out)["exact_match"]) == (0, 100)
-    assert vaswani("translate", *options, "--stream", "--text", TEXTS[0])[:2] == (0, TEXTS[0] + "\n")
 
 
 def test_a_quantized_model_is_neither_saved_nor_moved_nor_trained(in_int8, tmp_path):

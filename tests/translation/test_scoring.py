@@ -143,13 +143,6 @@ def test_attention_is_the_mean_over_heads_of_the_last_layers():
     torch.testing.assert_close(log_probs[:, :2], chosen[:, :2], rtol=0, atol=1e-5)
 
 
-def test_the_model_s_settings_are_left_alone(copier):
-    config = copier.model.generation_config
-    before = config.to_dict()
-    list(copier.score(TEXTS, TEXTS, length_penalty=0.1, length_penalty_type="gnmt"))
-    assert config.to_dict() == before
-
-
 @pytest.mark.parametrize(
     ("targets", "settings", "message"),
     [

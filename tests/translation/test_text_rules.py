@@ -66,11 +66,6 @@ def test_sentences_without_letters_and_digits_become_separators(text, sentences,
     assert join_sentences(sentences, separators) == text
 
 
-def test_a_space_divides_a_translation_and_a_symbol():
-    assert join_sentences(["Hello.", "Bye."], ["", "😀！", ""]) == "Hello. 😀！Bye."
-    assert join_sentences(["Hello."], ["", "😀"]) == "Hello. 😀"
-
-
 def test_letters_and_digits_of_all_scripts_are_words():
     assert all(map(has_words, ["a", "- 5", "你", "½"]))
     assert not any(map(has_words, ["", " ", "😀", "?!", "—", "\u0301"]))
@@ -114,6 +109,9 @@ def test_translations_are_joined_as_the_text_was():
     assert join_sentences(["Hello.", "(Good!)", "Bye"], ["", "", "", ""]) == "Hello. (Good!) Bye"
     assert join_sentences(["はい。", "「そう。」", "Bye", "?"], [""] * 5) == "はい。「そう。」Bye ?"
     assert join_sentences([], [" \n"]) == " \n"
+    # A space divides a translation and a symbol.
+    assert join_sentences(["Hello.", "Bye."], ["", "😀！", ""]) == "Hello. 😀！Bye."
+    assert join_sentences(["Hello."], ["", "😀"]) == "Hello. 😀"
 
 
 LOOPS = [

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import subprocess
 from itertools import count, islice
 
 import pytest
@@ -21,7 +20,6 @@ from vaswani_hf.model.segment_search_vaswani import batches_by_length
 from vaswani_hf.model.tokenizing_vaswani import tags_of
 from vaswani_hf.translation import Translator
 
-TRAINING_LIBRARIES = "accelerate datasets evaluate matplotlib pyarrow sacrebleu tensorboard".split()
 LINES = ["one two three", "", "four five three two one four five three", "two", "   ", "three one"]
 
 
@@ -401,24 +399,6 @@ def test_line_breaks_are_translations_of_line_breaks_only(translator, monkeypatc
     monkeypatch.setattr(translator.model, "generate", lambda **given: torch.tensor([[0, *ids]]))
     assert list(translator.translate(["three"])) == ["one two"]
     assert list(translator.translate(["three\nfour"])) == ["one\ntwo"]
-
-
-def test_translating_needs_nothing_that_trains_or_evaluates(checkpoint, tmp_path, fresh_python):
-    (tmp_path / "in.txt").write_text("one\n", encoding="utf-8")
-    text = str(tmp_path / "in.txt")
-    code = f"""
-import sys
-# Python cannot import a module that is None here.
-sys.modules.update(dict.fromkeys({TRAINING_LIBRARIES!r}))
-from vaswani_hf.cli import main
-assert main(["translate", {checkpoint!r}, "--text", "one", "--max_new_tokens", "2", "--device", "cpu", "--json"]) == 0
-assert main(["score", {checkpoint!r}, "--source", {text!r}, "--target", {text!r}, "--device", "cpu"]) == 0
-from transformers import pipeline
-assert pipeline("translation", model={checkpoint!r}, device="cpu")("one", max_new_tokens=2)
-print("vaswani_hf.data.corpus" in sys.modules)
-"""
-    result = subprocess.run([fresh_python, "-c", code], capture_output=True, text=True)
-    assert (result.returncode, result.stdout.splitlines()[-1:]) == (0, ["False"]), result.stderr
 
 
 def test_an_ensemble_has_one_vocabulary(copier_checkpoint, checkpoint):
