@@ -137,27 +137,31 @@ def test_phrases_that_come_by_themselves_change_nothing(model, search, asked):
     assert torch.equal(found.sequences if asked else found, plain)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"num_beams": 3, "must_contain": [[[5]], []]},
-            r"`must_contain`.*\b5\b.*\b2\b|`must_contain`.*\b2\b.*\b5\b",
-        ),
-        (
-            {"num_beams": 2, "must_contain": [[[EOS]], [], [], [], []]},
-            r"`must_contain` must .* ids of ordinary target tokens, but has \[2\] for sentence 0.",
-        ),
-        ({"do_sample": True, "num_beams": 1, "ensemble": True}, "`ensemble`"),
-        ({"num_beams": 2, "streamer": True}, "streamer"),
-    ],
-    ids=str,
-)
-def test_arguments_that_do_not_fit_together_are_refused(model, options, message):
-    options = {**options, **({"ensemble": [model]} if "ensemble" in options else {})}
-    options = {**options, **({"streamer": Recorder()} if "streamer" in options else {})}
-    with pytest.raises(ValueError, match=message):
-        model.generate(**batch_of(SOURCES), **options)
+LISTS = "`must_contain` must .* a list of phrases for each sentence|`must_contain` must have phrases that are lists"
+WRONG_PHRASES = [
+    ([[[5]], []], r"`must_contain`.*\b5\b.*\b2\b|`must_contain`.*\b2\b.*\b5\b"),
+    (
+        [[[EOS]], [], [], [], []],
+        r"`must_contain` must .* ids of ordinary target tokens, but has \[2\] for sen",
+    ),
+    (torch.tensor([[[5, 6]]] * 5), LISTS),
+    ([torch.tensor([[5, 6]])] * 5, LISTS),
+    ([[[torch.tensor(5)]]] * 5, LISTS),
+    ({"phrases": [5]}, LISTS),
+]
+
+
+@pytest.mark.parametrize(("phrases", "message"), WRONG_PHRASES, ids=str)
+def test_wrong_phrases_are_refused(model, phrases, message):
+    with pytest.raises(ValueError, match=f"^({message})"):
+        model.generate(**batch_of(SOURCES), num_beams=2, must_contain=phrases)
+
+
+def test_a_streamer_shows_one_beam(model):
+    with pytest.raises(
+        ValueError, match="^`streamer` needs `num_beams=1`, because a streamer shows only one"
+    ):
+        model.generate(**batch_of(SOURCES), num_beams=2, streamer=Recorder())
 
 
 class Recorder:

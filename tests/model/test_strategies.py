@@ -114,14 +114,6 @@ def test_a_candidate_selection_decides_what_goes_on(model, num_beams):
     assert not torch.equal(found, model.generate(**batch, **options))
 
 
-def test_ensembles_and_phrases_are_strategies_too(model):
-    ensemble = [translator(seed=1).float()]
-    phrases = [[[9, 4]], [], [[6]], [], []]
-    both = {"ensemble": ensemble, "must_contain": phrases}
-    expected = model.generate(**batch_of(SOURCES), num_beams=3, max_new_tokens=LIMIT, **both)
-    assert torch.equal(searched(model, SearchStrategies(**both)), expected)
-
-
 NOT_OURS = """
 {num_beams: 1, do_sample: true} | but `do_sample` is given; remove `do_sample`.
 {custom_generate: greedy} | but `custom_generate` is given; remove `custom_generate`.
@@ -184,10 +176,14 @@ def test_a_model_of_another_class_searches_with_ours(model, search, use_cache, a
 
 
 def test_sentences_leave_an_ensemble_without_a_change_to_the_others(model):
-    options = {"num_beams": 4, "max_new_tokens": 12, "ensemble": [random_model()]}
-    together = model.generate(**batch_of(SOURCES), **options, must_contain=[[[9]], [], [], [[5, 6]], []])
-    for row, (source, phrases) in enumerate(zip(SOURCES, [[[9]], [], [], [[5, 6]], []], strict=True)):
-        alone = model.generate(**batch_of([source]), **options, must_contain=[phrases])
+    options = {"num_beams": 4, "max_new_tokens": 12}
+    ensemble, phrases = [random_model()], [[[9]], [], [], [[5, 6]], []]
+    # An ensemble and phrases may also be fields of the strategies.
+    together = searched(model, SearchStrategies(ensemble=ensemble, must_contain=phrases), **options)
+    for row, source in enumerate(SOURCES):
+        alone = model.generate(
+            **batch_of([source]), **options, ensemble=ensemble, must_contain=[phrases[row]]
+        )
         assert new_tokens(alone) == new_tokens(together[row : row + 1])
 
 
@@ -217,20 +213,8 @@ def test_what_cannot_search_with_ours_is_named(model):
         with pytest.raises(ValueError) as raised:
             model.generate(**batch_of(SOURCES), num_beams=2, ensemble=ensemble)
         assert contains(str(raised.value), f"`ensemble` must be ... {message}")
-
-
-def test_the_coverage_is_that_of_our_models(model):
-    message = r"^`coverage_penalty` must be left out with ensemble\[0\], a MarianMTModel: "
-    with pytest.raises(ValueError, match=message):
+    # Models of other classes record no attention for the coverage.
+    with pytest.raises(
+        ValueError, match=r"^`coverage_penalty` must be left out with ensemble\[0\], a MarianM"
+    ):
         model.generate(**batch_of(SOURCES), num_beams=2, coverage_penalty=0.2, ensemble=[random_model()])
-
-
-@pytest.mark.parametrize(
-    "phrases",
-    [torch.tensor([[[5, 6]]] * 5), [torch.tensor([[5, 6]])] * 5, [[[torch.tensor(5)]]] * 5, {"phrases": [5]}],
-    ids=str,
-)
-def test_phrases_are_lists(model, phrases):
-    message = "^`must_contain` must .* a list of phrases for each sentence|^`must_contain` must have phrases that are lists"
-    with pytest.raises(ValueError, match=message):
-        model.generate(**batch_of(SOURCES), num_beams=2, must_contain=phrases)
