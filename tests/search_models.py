@@ -105,6 +105,15 @@ def new_tokens(
     return rows
 
 
+def check_found(outputs, expected, prompt_length: int = 1, end_ids: tuple[int, ...] = (EOS,)) -> None:
+    """Compare sequences and scores of `generate` with the hypotheses of the slow search."""
+    is_plain = isinstance(outputs, torch.Tensor)
+    sequences = outputs if is_plain else outputs.sequences
+    assert new_tokens(sequences, prompt_length, end_ids) == [hypothesis.tokens for hypothesis in expected]
+    if not is_plain and "sequences_scores" in outputs:
+        close(outputs.sequences_scores, torch.tensor([hypothesis.score for hypothesis in expected]))
+
+
 def contains(tokens: list[int], phrase: list[int]) -> bool:
     """True if the phrase is in the tokens."""
     return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from factories import tiny_model
 from reference import Reference
-from search_models import CACHES, batch_of, close, pad, translator
+from search_models import CACHES, SCORED, batch_of, close, pad, translator
 from search_models import SOURCES as SENTENCES
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
@@ -214,15 +214,19 @@ def test_a_checkpoint_s_length_can_be_taken_back():
 ABSENT = ("custom_generate", "streamer", "synced_gpus", "assistant_model", "min_new_tokens")
 
 
-@pytest.mark.parametrize("num_beams", [None, 3])
-def test_none_replaces_a_setting_of_the_checkpoint_and_is_the_default_of_an_argument(num_beams, caplog):
+def test_none_is_the_default_and_replaces_a_setting_of_the_checkpoint(caplog):
     model, batch = translator(), batch_of(SENTENCES)
-    options = {"num_beams": num_beams, "max_new_tokens": 6, **dict.fromkeys(ABSENT)}
-    expected = model.generate(**batch, num_beams=num_beams or 1, max_new_tokens=6)
+    options = {"num_beams": 3, "max_new_tokens": 6, **SCORED}
+    expected = model.generate(**batch, **options)
+    greedy = model.generate(**batch, max_new_tokens=6)
     fields = {"length_penalty_type": "gnmt", "coverage_penalty": 0.3, "max_length": 9}
     fields |= {"num_return_sequences": 2, "length_penalty": 3.0}
     model.generation_config.update(allow_custom_entries=True, num_beams=2, **fields)
     for cache in (None, "dynamic"):
-        given = options | dict.fromkeys(fields) | {"cache_implementation": cache}
-        assert torch.equal(model.generate(**batch, **given), expected)
+        absent = dict.fromkeys((*fields, *ABSENT)) | {"cache_implementation": cache}
+        found = model.generate(**batch, **options, **absent)
+        assert torch.equal(found.sequences, expected.sequences)
+        assert torch.equal(found.sequences_scores, expected.sequences_scores)
+        found = model.generate(**batch, max_new_tokens=6, num_beams=None, **absent)
+        assert torch.equal(found, greedy)
     assert not caplog.records

@@ -17,6 +17,7 @@ from search_models import (
     VARIANTS,
     TransformersSearch,
     batch_of,
+    check_found,
     close,
     log_probs_of,
     translator,
@@ -58,7 +59,7 @@ PENALTIES = [-1.0, 0.0, 0.6, 2.0]
 
 
 @early_stoppings
-@pytest.mark.parametrize(("num_beams", "length_penalty"), zip((2, 3, 4, 8), PENALTIES, strict=True))
+@pytest.mark.parametrize(("num_beams", "length_penalty"), list(zip((2, 3, 4, 8), PENALTIES, strict=True)))
 def test_every_penalty_and_way_to_stop_equals_transformers(num_beams, early_stopping, length_penalty):
     model = translator(seed=num_beams % 3)
     options = {"num_beams": num_beams, "early_stopping": early_stopping, "length_penalty": length_penalty}
@@ -81,10 +82,7 @@ def test_the_slow_search_is_transformers_own(model, early_stopping):
             slow = SlowSearch(log_probs, LIMIT, **options)
             outputs = searched(oracle, batch_of(SOURCES), **options, num_return_sequences=2)
             expected = [hypothesis for source in SOURCES for hypothesis in slow.best(source, [START])[:2]]
-            close(outputs.sequences_scores, torch.tensor([hypothesis.score for hypothesis in expected]))
-            for row, hypothesis in zip(outputs.sequences[:, 1:].tolist(), expected, strict=True):
-                assert row[: len(hypothesis.tokens)] == hypothesis.tokens
-                assert set(row[len(hypothesis.tokens) :]) <= {PAD}
+            check_found(outputs, expected)
 
 
 @pytest.mark.parametrize("length_penalty", [0.6, -1.0])
@@ -100,12 +98,8 @@ def test_beam_search_equals_the_paper_in_slow_loops(length_penalty):
     )
     with torch.no_grad():
         expected = [slow.best(source, [START])[0] for source in SOURCES[:3]]
-    outputs = searched(
-        model, batch_of(SOURCES[:3]), num_beams=2, max_new_tokens=4, length_penalty=length_penalty
-    )
-    close(outputs.sequences_scores, torch.tensor([hypothesis.score for hypothesis in expected]))
-    for row, hypothesis in zip(outputs.sequences[:, 1:].tolist(), expected, strict=True):
-        assert row[: len(hypothesis.tokens)] == hypothesis.tokens
+    options = {"num_beams": 2, "max_new_tokens": 4, "length_penalty": length_penalty}
+    check_found(searched(model, batch_of(SOURCES[:3]), **options), expected)
 
 
 # The tests of limits per sentence combine all shapes with all caches.
@@ -184,17 +178,14 @@ class FavourByRow:
 
 
 PROCESSORS = {
-    "minimum": {"min_new_tokens": 4},
     "minimum with the prefix": {"min_length": 6},
     "no repeated token": {"no_repeat_ngram_size": 1, "num_beams": 3},
     "no pair of the source": {"encoder_no_repeat_ngram_size": 1},
-    "repetition penalty": {"repetition_penalty": 1.7},
     "forced first": {"forced_bos_token_id": 9},
     "forced last": {"forced_eos_token_id": EOS},
     "suppressed first": {"begin_suppress_tokens": [7, 14, EOS]},
     "renormalized": {"suppress_tokens": [14], "renormalize_logits": True},
     "allowed per sentence": {"prefix_allowed_tokens_fn": allowed_per_sentence},
-    "two ends": {"eos_token_id": [EOS, 22]},
     "three ends": {"eos_token_id": [7, EOS, 22], "num_beams": 3},
     "all at once": {
         "min_new_tokens": 2,

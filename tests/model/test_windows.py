@@ -147,7 +147,11 @@ def test_nothing_grows_with_the_square_of_the_length(implementation):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("settings", [{}, {"do_sample": True, "top_k": 1}, {"num_beams": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"do_sample": True, "top_k": 1, "cache_implementation": "dynamic"}, {"num_beams": 3}],
+    ids=str,
+)
 def test_padded_prompts_go_on_as_alone(settings):
     model = tiny_model(attention_window=2)
     prefixes = [[START, 5, 9, 4, 7], [START, 6], [START, 8, 3, 8], [START]]
