@@ -212,7 +212,7 @@ def test_an_assistant_with_a_window_goes_back_in_its_cache(windows):
     for parameter in assistant.parameters():
         parameter.copy_(torch.randn_like(parameter))
     model.generation_config.eos_token_id = None
-    inputs, settings = torch.tensor([SOURCES[0]]), {"max_new_tokens": 30}
+    inputs, settings = torch.tensor([SOURCES[0]]), {"max_new_tokens": 14}
     expected = model.generate(inputs, **settings)
     assert torch.equal(model.generate(inputs, assistant_model=assistant, **settings), expected)
 
