@@ -63,10 +63,12 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @functools.cache
-def _trained(seed: int, num_steps: int, fields: tuple) -> VaswaniForSeq2SeqLM:
+def _trained(seed: int, fields: tuple) -> VaswaniForSeq2SeqLM:
     torch.manual_seed(seed)
     model = VaswaniForSeq2SeqLM(tiny_config(**dict(fields)))
-    train_once(model, lambda: _train(model, seed, num_steps), ("search", seed, num_steps, fields))
+    # Few tests use each variant, so the training of a variant is short.
+    num_steps = 60 if fields else 120
+    train_once(model, lambda: _train(model, seed, num_steps), ("search", seed, fields))
     return model.eval().requires_grad_(False)
 
 
@@ -85,9 +87,9 @@ def _train(model: VaswaniForSeq2SeqLM, seed: int, num_steps: int) -> None:
         optimizer.zero_grad()
 
 
-def translator(seed: int = 0, num_steps: int = 120, **fields) -> VaswaniForSeq2SeqLM:
+def translator(seed: int = 0, **fields) -> VaswaniForSeq2SeqLM:
     """A new copy of a model after a short training on the artificial language."""
-    return copy.deepcopy(_trained(seed, num_steps, tuple(fields.items())))
+    return copy.deepcopy(_trained(seed, tuple(fields.items())))
 
 
 def new_tokens(
@@ -101,6 +103,15 @@ def new_tokens(
         assert set(row[length:]) <= {PAD}
         rows.append(row[:length])
     return rows
+
+
+def check_found(outputs, expected, prompt_length: int = 1, end_ids: tuple[int, ...] = (EOS,)) -> None:
+    """Compare sequences and scores of `generate` with the hypotheses of the slow search."""
+    is_plain = isinstance(outputs, torch.Tensor)
+    sequences = outputs if is_plain else outputs.sequences
+    assert new_tokens(sequences, prompt_length, end_ids) == [hypothesis.tokens for hypothesis in expected]
+    if not is_plain and "sequences_scores" in outputs:
+        close(outputs.sequences_scores, torch.tensor([hypothesis.score for hypothesis in expected]))
 
 
 def contains(tokens: list[int], phrase: list[int]) -> bool:

@@ -8,7 +8,7 @@ these tests.
 import pytest
 import torch
 from factories import CHANGED_FIELDS, tiny_model
-from search_models import EOS, PAD, PREFIXES, SCORED, SOURCES, START, batch_of, pad
+from search_models import EOS, PREFIXES, SCORED, SOURCES, START, batch_of, pad
 from torch import nn
 from transformers import GenerationConfig
 
@@ -228,14 +228,3 @@ def test_shortcuts_are_declared_and_not_guessed(monkeypatch):
     assert shortcuts(model) == (True, True, False)
     handle.remove()
     assert shortcuts(model) == (True, True, True)
-
-
-def test_a_score_function_changed_in_place_reaches_the_search(monkeypatch):
-    model, batch = tiny_model(), batch_of(SOURCES)
-    options = {"num_beams": 3, "max_new_tokens": 8}
-    before = model.generate(**batch, **options)
-    monkeypatch.setattr(VaswaniAttention, "scores", NearbyDistances.scores)
-    plain = model.generate(**batch, **options)
-    assert torch.equal(plain, model.generate(**batch, **options, return_dict_in_generate=True).sequences)
-    assert not torch.equal(plain, before)
-    assert PAD not in plain[:, 1:3]

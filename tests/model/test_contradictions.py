@@ -125,28 +125,18 @@ def test_unmet_phrases_are_told(model, caplog):
 
 
 EVERY = list(range(23))
+TOO_LONG = {"no_repeat_ngram_size": 1, "min_new_tokens": 40, "max_new_tokens": 50}
+SEARCHES = [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 3, **SCORED}, {"do_sample": True}]
 
 
-FORBIDDING = [
-    ({"suppress_tokens": EVERY}, "`suppress_tokens` = [0, 1, 2"),
-    (
-        {"no_repeat_ngram_size": 1, "min_new_tokens": 40, "max_new_tokens": 50},
-        "`no_repeat_ngram_size` = 1, `min_new_tokens` = 40; change these settings.",
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    "search",
-    [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 3, **SCORED}, {"num_beams": 1, "do_sample": True}],
-    ids=str,
-)
-@pytest.mark.parametrize(("settings", "words"), FORBIDDING)
-def test_settings_that_forbid_every_translation_are_named(model, search, settings, words):
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+def test_settings_that_forbid_every_translation_are_named(model, search):
     torch.manual_seed(0)
-    with pytest.raises(NoTranslationError) as raised:
-        model.generate(**batch_of(SOURCES), **search, **settings)
-    assert words in str(raised.value)
+    with pytest.raises(NoTranslationError, match=r"`suppress_tokens` = \[0, 1, 2"):
+        model.generate(**batch_of(SOURCES), **search, suppress_tokens=EVERY)
+    words = "`no_repeat_ngram_size` = 1, `min_new_tokens` = 40; change these settings."
+    with pytest.raises(NoTranslationError, match=words):
+        model.generate(**batch_of(SOURCES), **search, **TOO_LONG)
 
 
 @pytest.mark.parametrize("asked", [{}, SCORED], ids=["plain", "scored"])

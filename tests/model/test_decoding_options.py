@@ -13,6 +13,7 @@ from search_models import (
     SOURCES,
     START,
     batch_of,
+    check_found,
     contains,
     log_probs_of,
     new_tokens,
@@ -72,35 +73,35 @@ def test_each_sentence_goes_on_from_its_prefix(model, num_beams):
     assert torch.equal(found[:, :4], batch["decoder_input_ids"])
     log_probs = log_probs_of(model)
     slow = SlowSearch(log_probs, LIMIT, num_beams, length_penalty=0.0, early_stopping=num_beams == 1 or None)
-    expected = [slow.best(source, prefix)[0].tokens for source, prefix in zip(SOURCES, PREFIXES, strict=True)]
-    assert new_tokens(found, 4) == expected
+    expected = [slow.best(source, prefix)[0] for source, prefix in zip(SOURCES, PREFIXES, strict=True)]
+    check_found(found, expected, 4)
 
 
 PHRASES = [[[9, 4]], [], [[6], [11, 12, 6]], [[5, 6, 7], [5, 6, 8], [20]], [[5, 5, 9], [13]]]
+LIMIT_OF_BATCH = {"max_new_tokens": 12}
+LIMITS = {"max_length_a": 2.0, "max_length_b": 8}
 PHRASE_SEARCHES = {
-    "greedy": {"num_beams": 1},
-    "two beams": {"num_beams": 2},
-    "paper": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt"},
-    "first to finish": {"num_beams": 4, "early_stopping": True},
-    "without cache": {"num_beams": 3, "use_cache": False},
-    "coverage": {"num_beams": 2, "coverage_penalty": 0.2},
+    "greedy": {"num_beams": 1, **LIMITS},
+    "two beams": {"num_beams": 2, **LIMIT_OF_BATCH},
+    "paper": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", **LIMITS},
+    "first to finish": {"num_beams": 4, "early_stopping": True, **LIMIT_OF_BATCH},
+    "without cache": {"num_beams": 3, "use_cache": False, **LIMIT_OF_BATCH},
+    "coverage": {"num_beams": 2, "coverage_penalty": 0.2, **LIMITS},
 }
 phrase_searches = pytest.mark.parametrize("search", PHRASE_SEARCHES.values(), ids=PHRASE_SEARCHES)
 
 
 @phrase_searches
-@pytest.mark.parametrize("limit", [{"max_new_tokens": 12}, {"max_length_a": 2.0, "max_length_b": 8}], ids=str)
-def test_every_phrase_is_in_the_translation(model, search, limit):
-    options = {**search, **limit}
-    plain = new_tokens(model.generate(**batch_of(SOURCES), **options))
-    found = new_tokens(model.generate(**batch_of(SOURCES), **options, must_contain=PHRASES))
+def test_every_phrase_is_in_the_translation(model, search):
+    plain = new_tokens(model.generate(**batch_of(SOURCES), **search))
+    found = new_tokens(model.generate(**batch_of(SOURCES), **search, must_contain=PHRASES))
     for tokens, phrases in zip(found, PHRASES, strict=True):
         assert all(contains(tokens, phrase) for phrase in phrases), (tokens, phrases)
     # A sentence without phrases keeps its translation, and the plain search does not find the phrases.
     assert found[1] == plain[1]
     assert not any(all(contains(plain[row], phrase) for phrase in PHRASES[row]) for row in (0, 2, 3, 4))
     for row, source in enumerate(SOURCES):
-        alone = model.generate(**batch_of([source]), **options, must_contain=[PHRASES[row]])
+        alone = model.generate(**batch_of([source]), **search, must_contain=[PHRASES[row]])
         assert new_tokens(alone) == [found[row]]
 
 
@@ -129,35 +130,38 @@ def test_scores_are_those_of_the_model(model, kind, given):
 @phrase_searches
 @pytest.mark.parametrize("asked", [{}, SCORED], ids=["plain", "scored"])
 def test_phrases_that_come_by_themselves_change_nothing(model, search, asked):
-    options = {**search, "max_new_tokens": 12}
-    plain = model.generate(**batch_of(SOURCES), **options)
+    plain = model.generate(**batch_of(SOURCES), **search)
     phrases = [[tokens[1:3], tokens[:1]] if len(tokens) > 3 else [] for tokens in new_tokens(plain)]
     assert sum(map(bool, phrases)) > 1
-    found = model.generate(**batch_of(SOURCES), **options, **asked, must_contain=phrases)
+    found = model.generate(**batch_of(SOURCES), **search, **asked, must_contain=phrases)
     assert torch.equal(found.sequences if asked else found, plain)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"num_beams": 3, "must_contain": [[[5]], []]},
-            r"`must_contain`.*\b5\b.*\b2\b|`must_contain`.*\b2\b.*\b5\b",
-        ),
-        (
-            {"num_beams": 2, "must_contain": [[[EOS]], [], [], [], []]},
-            r"`must_contain` must .* ids of ordinary target tokens, but has \[2\] for sentence 0.",
-        ),
-        ({"do_sample": True, "num_beams": 1, "ensemble": True}, "`ensemble`"),
-        ({"num_beams": 2, "streamer": True}, "streamer"),
-    ],
-    ids=str,
-)
-def test_arguments_that_do_not_fit_together_are_refused(model, options, message):
-    options = {**options, **({"ensemble": [model]} if "ensemble" in options else {})}
-    options = {**options, **({"streamer": Recorder()} if "streamer" in options else {})}
-    with pytest.raises(ValueError, match=message):
-        model.generate(**batch_of(SOURCES), **options)
+LISTS = "`must_contain` must .* a list of phrases for each sentence|`must_contain` must have phrases that are lists"
+WRONG_PHRASES = [
+    ([[[5]], []], r"`must_contain`.*\b5\b.*\b2\b|`must_contain`.*\b2\b.*\b5\b"),
+    (
+        [[[EOS]], [], [], [], []],
+        r"`must_contain` must .* ids of ordinary target tokens, but has \[2\] for sen",
+    ),
+    (torch.tensor([[[5, 6]]] * 5), LISTS),
+    ([torch.tensor([[5, 6]])] * 5, LISTS),
+    ([[[torch.tensor(5)]]] * 5, LISTS),
+    ({"phrases": [5]}, LISTS),
+]
+
+
+@pytest.mark.parametrize(("phrases", "message"), WRONG_PHRASES, ids=str)
+def test_wrong_phrases_are_refused(model, phrases, message):
+    with pytest.raises(ValueError, match=f"^({message})"):
+        model.generate(**batch_of(SOURCES), num_beams=2, must_contain=phrases)
+
+
+def test_a_streamer_shows_one_beam(model):
+    with pytest.raises(
+        ValueError, match="^`streamer` needs `num_beams=1`, because a streamer shows only one"
+    ):
+        model.generate(**batch_of(SOURCES), num_beams=2, streamer=Recorder())
 
 
 class Recorder:

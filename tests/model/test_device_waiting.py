@@ -36,7 +36,7 @@ def models():
     return [translator(seed=seed) for seed in (0, 1)]
 
 
-def arguments(options, models, most=40, never_ends=False):
+def arguments(options, models, most=15, never_ends=False):
     options = {"max_new_tokens": most, **options}
     batch = batch_of(SOURCES, "left", options.pop("prefixes", None))
     if options.get("ensemble"):
@@ -70,12 +70,12 @@ def test_a_step_waits_once_at_most(models, name, as_on_a_gpu, never_ends, monkey
 
 def test_one_beam_that_is_drawn_waits_as_in_transformers(models, monkeypatch):
     totals = []
-    for most in (8, 40):
+    for most in (8, 20):
         with Waiting(monkeypatch) as waiting:
             options = {"num_beams": 1, "do_sample": True}
             models[0].generate(**arguments(options, models, most, never_ends=True))
         totals.append(waiting.places.total())
-    assert totals[1] - totals[0] <= 40 - 8
+    assert totals[1] - totals[0] <= 20 - 8
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -83,10 +83,9 @@ def test_reading_late_changes_nothing(models, name, monkeypatch):
     # Use float64, because in float32 two beams with nearly equal scores may change places on some processors.
     models = [copy.deepcopy(model).double() for model in models]
     for num_return_sequences in {1, SEARCHES[name]["num_beams"]}:
-        for most, never_ends in ((15, False), (40, True)):
-            given = arguments(SEARCHES[name], models, most, never_ends) | {
-                "num_return_sequences": num_return_sequences
-            }
+        for most, never_ends in ((15, False), (25, True)):
+            given = arguments(SEARCHES[name], models, most, never_ends)
+            given["num_return_sequences"] = num_return_sequences
             found = []
             for devices in (("cuda",), ("cpu",)):
                 monkeypatch.setattr(fast_path_vaswani, "QUEUING_DEVICES", devices)

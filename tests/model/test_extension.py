@@ -254,6 +254,8 @@ def test_a_checkpoint_has_the_users_file_and_loads_without_the_package(
     for remote in found["logits"]:
         torch.testing.assert_close(torch.tensor(remote), logits, rtol=0, atol=1e-5)
     assert found["generated"] == model.generate(IDS, num_beams=3, max_new_tokens=6).tolist()
+    # The models of an ensemble may have different attention functions.
+    assert len(model.generate(IDS, ensemble=[tiny_model(vocab_size=model.config.vocab_size)])) == len(IDS)
     assert found["mine"] == [7, "MyModel"]
     assert (folder / "again" / "cosine_of_user.py").read_text() == copied
     # A checkpoint without classes of users has no file of a user.
@@ -282,6 +284,17 @@ def test_a_file_that_cannot_travel_is_named(module, tiny_checkpoint, repo_id, va
     assert code == 1 and f"cannot be saved with a checkpoint, {reason}" in message
 
 
+def test_another_class_of_the_same_name_is_refused(module, tmp_path, monkeypatch):
+    """A copy of the file may register the class again. A file with another class of this name is refused."""
+    (tmp_path / "user" / "copy_of_user.py").write_text(CODE)
+    assert importlib.import_module("copy_of_user").CosineAttention is ATTENTIONS.classes["cosine"]
+    (tmp_path / "user" / "other_of_user.py").write_text(CODE.replace("self.temperature * query", "query"))
+    with pytest.raises(
+        ValueError, match="'cosine' is registered for CosineAttention of the module copy_of_user"
+    ):
+        importlib.import_module("other_of_user")
+
+
 def test_a_push_publishes_the_users_file(hub, module, tiny_checkpoint, repo_id, vaswani):
     assert vaswani("push", tiny_checkpoint(**USER_FIELDS), repo_id)[0] == 0
     files = hub.repository(repo_id).files()
@@ -300,13 +313,12 @@ class LostTensor(nn.Module):
         self.table = torch.ones(9, config.d_model)
 
 
-@pytest.mark.parametrize(("kind", "word"), [(LostBuffer, "buffer"), (LostTensor, "tensor")])
-def test_a_tensor_that_would_be_lost_is_refused(module, kind, word):
-    register_position_encoding("lost", kind)
-    with pytest.raises(
-        ValueError, match=f"^The {word} `embed_positions.table` of a registered class must be"
-    ):
-        tiny_model(position_embedding="lost")
+class OneFeature(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+
+    def forward(self, position_ids):
+        return position_ids[..., None].float()
 
 
 class OneHead(VaswaniAttention):
@@ -319,43 +331,21 @@ class OneKey(VaswaniAttention):
         return super().scores(query, key)[..., :1]
 
 
-class OneFeature(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-
-    def forward(self, position_ids):
-        return position_ids[..., None].float()
-
-
-@pytest.mark.parametrize("kind", [OneHead, OneKey])
-def test_scores_of_another_shape_are_refused_although_they_broadcast(module, kind):
-    register_attention(kind.__name__, kind)
-    with pytest.raises(
-        ValueError, match=rf"^`{kind.__name__}.scores` must return the shape \[B, H, T, S\] = \["
-    ):
-        tiny_model(attention_score=kind.__name__)(IDS, decoder_input_ids=IDS)
+SHAPE = r"`{}.scores` must return the shape \[B, H, T, S\] = \["
+FAULTS = {
+    LostBuffer: "The buffer `embed_positions.table` of a registered class must be",
+    LostTensor: "The tensor `embed_positions.table` of a registered class must be",
+    # These results would broadcast.
+    OneFeature: "`OneFeature.forward` must return the shape .* but returns the shape",
+    OneHead: SHAPE.format("OneHead"),
+    OneKey: SHAPE.format("OneKey"),
+}
 
 
-def test_encodings_of_another_shape_are_refused_although_they_broadcast(module):
-    register_position_encoding("one_feature", OneFeature)
-    with pytest.raises(
-        ValueError, match="^`OneFeature.forward` must return the shape .* but returns the shape"
-    ):
-        tiny_model(position_embedding="one_feature")(IDS, decoder_input_ids=IDS)
-
-
-def test_another_class_of_the_same_name_is_refused(module, tmp_path, monkeypatch):
-    """A copy of the file may register the class again. A file with another class of this name is refused."""
-    (tmp_path / "user" / "copy_of_user.py").write_text(CODE)
-    assert importlib.import_module("copy_of_user").CosineAttention is ATTENTIONS.classes["cosine"]
-    (tmp_path / "user" / "other_of_user.py").write_text(CODE.replace("self.temperature * query", "query"))
-    with pytest.raises(
-        ValueError, match="'cosine' is registered for CosineAttention of the module copy_of_user"
-    ):
-        importlib.import_module("other_of_user")
-
-
-def test_the_models_of_one_ensemble_may_have_different_attentions(module):
-    cosine, paper = tiny_model(**USER_FIELDS), tiny_model()
-    both = cosine.generate(IDS, ensemble=[paper], num_beams=3, max_new_tokens=6, return_dict_in_generate=True)
-    assert both.sequences.shape[0] == 2
+@pytest.mark.parametrize(("kind", "message"), FAULTS.items())
+def test_a_faulty_class_is_refused(module, kind, message):
+    is_attention = issubclass(kind, VaswaniAttention)
+    (register_attention if is_attention else register_position_encoding)("faulty", kind)
+    field = "attention_score" if is_attention else "position_embedding"
+    with pytest.raises(ValueError, match=f"^{message}"):
+        tiny_model(**{field: "faulty"})(IDS, decoder_input_ids=IDS)

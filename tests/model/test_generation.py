@@ -6,7 +6,7 @@ import pytest
 import torch
 from factories import tiny_model
 from reference import Reference
-from search_models import CACHES, batch_of, close, pad, translator
+from search_models import CACHES, SCORED, batch_of, close, pad, translator
 from search_models import SOURCES as SENTENCES
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
@@ -140,12 +140,7 @@ def test_padding_has_no_probability():
 SHARED_IDS = {
     "start is the end": {"decoder_start_token_id": EOS},
     "start is padding": {"decoder_start_token_id": PAD},
-    "padding is the end": {"pad_token_id": EOS, "decoder_start_token_id": 0},
-    "padding is one of the ends": {
-        "pad_token_id": EOS,
-        "eos_token_id": [EOS, 20],
-        "decoder_start_token_id": 0,
-    },
+    "padding is one of the ends": {"pad_token_id": EOS, "eos_token_id": [EOS, 20]},
     "one id for all": {"pad_token_id": EOS, "decoder_start_token_id": EOS, "bos_token_id": EOS},
 }
 
@@ -166,12 +161,12 @@ def test_special_tokens_may_share_an_id(fields):
 
 def test_the_first_end_counts_where_padding_has_its_id():
     # In training with smoothed targets no class is excluded, so two models with different padding ids agree.
-    shared = tiny_model(pad_token_id=EOS, label_smoothing=0.1).train()
-    separate = tiny_model(label_smoothing=0.1).train()
-    labels = [[6, 8, EOS], [6, 8, 3, 9, EOS]]
-    sources = SOURCES[:2]
-    loss = shared(input_ids=pad(sources, "right", EOS), labels=pad(labels, "right", EOS)).loss
-    close(loss, separate(input_ids=pad(sources, "right"), labels=pad(labels, "right", -100)).loss)
+    losses = []
+    for pad_id, label in ((EOS, EOS), (PAD, -100)):
+        labels = pad([[6, 8, EOS], [6, 8, 3, 9, EOS]], value=label)
+        model = tiny_model(pad_token_id=pad_id, label_smoothing=0.1).train()
+        losses.append(model(input_ids=pad(SOURCES[:2], value=pad_id), labels=labels).loss)
+    close(*losses)
 
 
 def test_generation_continues_from_a_cache():
@@ -216,32 +211,22 @@ def test_a_checkpoint_s_length_can_be_taken_back():
         assert model.generate(source, max_length=None, max_length_b=3, num_beams=beams).shape[1] == 4
 
 
-def test_settings_of_a_call_that_are_none_replace_those_of_the_checkpoint(caplog):
+ABSENT = ("custom_generate", "streamer", "synced_gpus", "assistant_model", "min_new_tokens")
+
+
+def test_none_is_the_default_and_replaces_a_setting_of_the_checkpoint(caplog):
     model, batch = translator(), batch_of(SENTENCES)
-    options = {"num_beams": 3, "max_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
-    expected = model.generate(**batch, **options, length_penalty=1.0)
+    options = {"num_beams": 3, "max_new_tokens": 6, **SCORED}
+    expected = model.generate(**batch, **options)
+    greedy = model.generate(**batch, max_new_tokens=6)
     fields = {"length_penalty_type": "gnmt", "coverage_penalty": 0.3, "max_length": 9}
-    model.generation_config.update(allow_custom_entries=True, **fields)
-    found = model.generate(**batch, **options, length_penalty=1.0, **dict.fromkeys(fields))
-    assert torch.equal(found.sequences, expected.sequences)
-    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
-    assert not caplog.records
-
-
-def test_none_is_one_beam_and_one_returned_sequence():
-    model, batch = translator(), batch_of(SENTENCES)
-    expected = model.generate(**batch, max_new_tokens=6)
-    model.generation_config.update(num_beams=3, num_return_sequences=2)
-    found = model.generate(**batch, max_new_tokens=6, num_beams=None, num_return_sequences=None)
-    assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_arguments_at_their_defaults_change_nothing(num_beams):
-    model, batch = translator(), batch_of(SENTENCES)
-    expected = model.generate(**batch, num_beams=num_beams, max_new_tokens=6)
-    explicit = {"custom_generate": None, "streamer": None, "synced_gpus": None, "assistant_model": None}
+    fields |= {"num_return_sequences": 2, "length_penalty": 3.0}
+    model.generation_config.update(allow_custom_entries=True, num_beams=2, **fields)
     for cache in (None, "dynamic"):
-        given = {"num_beams": num_beams, "max_new_tokens": 6, "cache_implementation": cache}
-        found = model.generate(**batch, **given, min_new_tokens=None, **explicit)
-        assert torch.equal(found, expected)
+        absent = dict.fromkeys((*fields, *ABSENT)) | {"cache_implementation": cache}
+        found = model.generate(**batch, **options, **absent)
+        assert torch.equal(found.sequences, expected.sequences)
+        assert torch.equal(found.sequences_scores, expected.sequences_scores)
+        found = model.generate(**batch, max_new_tokens=6, num_beams=None, **absent)
+        assert torch.equal(found, greedy)
+    assert not caplog.records

@@ -183,10 +183,9 @@ def test_dropout_on_a_processor_is_dropout(shape, p):
 
 
 @pytest.mark.parametrize("field", ["attention_dropout", "activation_dropout"])
-def test_further_dropout_is_off_by_default(field):
-    assert getattr(VaswaniConfig(), field) == 0
+def test_further_dropout_is_for_training(field):
     model = tiny_model(**{field: 0.5})
-    expected = model(**batch_of()).loss
+    expected = tiny_model()(**batch_of()).loss
     close(model(**batch_of()).loss, expected)
     assert not torch.allclose(model.train()(**batch_of()).loss, expected)
 
@@ -253,20 +252,16 @@ def test_sinusoids_are_no_part_of_the_state():
     model = tiny_model()
     assert not [name for name in model.state_dict() if "position" in name]
     assert not list(model.buffers())
-    learned = tiny_model(position_embedding="learned", max_position_embeddings=9).state_dict()
-    assert [(name, tuple(learned[name].shape)) for name in learned if "position" in name] == [
-        ("model.encoder.embed_positions.weight", (9, 16)),
-        ("model.decoder.embed_positions.weight", (9, 16)),
-    ]
 
 
-def test_sinusoidal_positions_have_no_end_and_learned_ones_do():
+def test_only_learned_positions_have_an_end():
     ids = torch.full((1, 40), 5)
     assert tiny_model(max_position_embeddings=8)(input_ids=ids, decoder_input_ids=ids).logits.isfinite().all()
     model = tiny_model(position_embedding="learned", max_position_embeddings=8)
-    with pytest.raises(
-        ValueError, match="^`max_position_embeddings` is 8, but the input has 40 tokens; shorten"
-    ):
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if "position" in name}
+    assert shapes == {f"model.{stack}.embed_positions.weight": (8, 16) for stack in ("encoder", "decoder")}
+    message = "^`max_position_embeddings` is 8, but the input has 40 tokens; shorten"
+    with pytest.raises(ValueError, match=message):
         model(input_ids=ids, decoder_input_ids=ids[:, :2])
 
 
@@ -335,7 +330,11 @@ def test_resized_vocabularies(fields, groups, tmp_path):
     shared = model.config.share_encoder_decoder_embeddings
     model.resize_token_embeddings(31)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (31, 31 if shared else 19)
-    if not shared:
+    if shared:
+        message = "^`resize_decoder_token_embeddings` can only be used for a model with two vocabularies, but"
+        with pytest.raises(ValueError, match=message):
+            model.resize_decoder_token_embeddings(30)
+    else:
         model.resize_decoder_token_embeddings(28, pad_to_multiple_of=4)
         assert (model.config.vocab_size, model.config.decoder_vocab_size) == (31, 28)
         model.resize_decoder_token_embeddings(27)
@@ -373,14 +372,6 @@ def test_the_embedding_of_the_start_token_stays_zero(fields, skip_logits):
         optimizer.zero_grad()
     embedding = model.get_decoder().embed_tokens.weight
     assert not embedding[PAD].any() and not torch.equal(embedding[5], before)
-
-
-def test_resizing_the_target_of_a_shared_vocabulary_is_refused():
-    with pytest.raises(
-        ValueError,
-        match="^`resize_decoder_token_embeddings` can only be used for a model with two vocabularies, but this model",
-    ):
-        tiny_model().resize_decoder_token_embeddings(30)
 
 
 def test_the_base_model_loads_into_the_full_one_and_back(tmp_path):
@@ -437,34 +428,19 @@ def test_initialisation_as_gpt2(kind):
     assert seen >= {"embed_positions", "q_proj", "out_proj", "fc1", "fc2", "lm_head"}
 
 
-def test_loaded_weights_are_not_drawn_again(tmp_path):
-    fields = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "initializer_range": 0.02}
-    model = VaswaniForSeq2SeqLM(VaswaniConfig(vocab_size=30, **fields))
-    model.save_pretrained(tmp_path)
-    loaded = VaswaniForSeq2SeqLM.from_pretrained(tmp_path)
-    assert loaded.config.initializer_range == 0.02
-    for name, weight in model.state_dict().items():
-        assert torch.equal(weight, loaded.state_dict()[name]), name
-
-
 def count_parameters(**fields) -> int:
     with torch.device("meta"):
         model = VaswaniForSeq2SeqLM(VaswaniConfig(**fields))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-# Table 3: fields that differ from the base model, and the number of parameters (millions).
+# Some rows of Table 3: fields that differ from the base model, and the number of parameters (millions).
 TABLE_3 = [
     ({}, 65),
     ({"d_k": 16}, 58),
-    ({"d_k": 32}, 60),
     ({"encoder_layers": 2, "decoder_layers": 2}, 36),
-    ({"encoder_layers": 4, "decoder_layers": 4}, 50),
-    ({"encoder_layers": 8, "decoder_layers": 8}, 80),
-    ({"d_model": 256, "d_k": 32, "d_v": 32}, 28),
     ({"d_model": 1024, "d_k": 128, "d_v": 128}, 168),
     ({"encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024}, 53),
-    ({"encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096}, 90),
 ]
 
 
@@ -483,19 +459,6 @@ def test_compiled_and_exported_models_give_the_same_logits():
         close(torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs).logits, expected)
         program = torch.export.export(model, (), inputs | {"use_cache": False})
         close(program.module()(**inputs, use_cache=False).logits, expected)
-
-
-def test_bfloat16_is_near_float32():
-    model = tiny_model()
-    expected = model(**batch_of()).logits
-    half = copy.deepcopy(model).to(torch.bfloat16)
-    logits = half(**batch_of()).logits
-    assert logits.dtype == torch.bfloat16
-    kept = torch.arange(expected.shape[-1]) != PAD
-    difference = logits[..., kept].float() - expected[..., kept]
-    assert difference.abs().mean() < 0.05 * expected[..., kept].abs().mean()
-    half.train()(**batch_of()).loss.backward()
-    assert all(parameter.grad.isfinite().all() for parameter in half.parameters())
 
 
 # transformers 5.24 renamed the argument `past_key_values` to `cache`.

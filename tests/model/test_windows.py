@@ -147,13 +147,20 @@ def test_nothing_grows_with_the_square_of_the_length(implementation):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("settings", [{}, {"do_sample": True, "top_k": 1}, {"num_beams": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"do_sample": True, "top_k": 1, "cache_implementation": "dynamic"}, {"num_beams": 3}],
+    ids=str,
+)
 def test_padded_prompts_go_on_as_alone(settings):
     model = tiny_model(attention_window=2)
     prefixes = [[START, 5, 9, 4, 7], [START, 6], [START, 8, 3, 8], [START]]
     batch = batch_of(SOURCES[:4], "left", prefixes)
-    found = model.generate(**batch, **settings, max_new_tokens=7, return_dict_in_generate=True).sequences
-    width = batch["decoder_input_ids"].shape[1]
+    outputs = model.generate(**batch, **settings, max_new_tokens=7, return_dict_in_generate=True)
+    # The cache keeps as many positions as the window.
+    layers = outputs.past_key_values.self_attention_cache.layers
+    assert [layer.keys.shape[2] for layer in layers] == [2, 2]
+    found, width = outputs.sequences, batch["decoder_input_ids"].shape[1]
     for row, prefix in enumerate(prefixes):
         given = {"decoder_input_ids": torch.tensor([prefix]), **settings}
         alone = model.generate(torch.tensor([SOURCES[row]]), **given, max_new_tokens=7)
@@ -198,21 +205,6 @@ def test_a_cache_holds_as_many_positions_as_the_window():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("settings", [{}, {"do_sample": True, "top_k": 1}, {"num_beams": 3}], ids=str)
-def test_generate_gives_back_a_cache_of_the_window(settings):
-    model, inputs = tiny_model(attention_window=3), torch.tensor([SOURCES[0]])
-    model.generation_config.eos_token_id = None
-    settings = {**settings, "max_new_tokens": 9, "return_dict_in_generate": True}
-    found = [
-        model.generate(inputs, **settings, **cache) for cache in ({}, {"cache_implementation": "dynamic"})
-    ]
-    assert torch.equal(found[0].sequences, found[1].sequences)
-    for outputs in found:
-        layers = outputs.past_key_values.self_attention_cache.layers
-        assert [layer.keys.shape[2] for layer in layers] == [3, 3]
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("windows", [(None, 2), (2, 3)])
 def test_an_assistant_with_a_window_goes_back_in_its_cache(windows):
     model, assistant = (tiny_model(attention_window=window) for window in windows)
@@ -220,7 +212,7 @@ def test_an_assistant_with_a_window_goes_back_in_its_cache(windows):
     for parameter in assistant.parameters():
         parameter.copy_(torch.randn_like(parameter))
     model.generation_config.eos_token_id = None
-    inputs, settings = torch.tensor([SOURCES[0]]), {"max_new_tokens": 30}
+    inputs, settings = torch.tensor([SOURCES[0]]), {"max_new_tokens": 14}
     expected = model.generate(inputs, **settings)
     assert torch.equal(model.generate(inputs, assistant_model=assistant, **settings), expected)
 
@@ -246,27 +238,30 @@ def test_the_search_tree_drops_what_no_window_reaches():
     torch.testing.assert_close(logits[:, 0], expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("implementation", "field"), [("sdpa", "attention_score"), ("some_kernel", "cross_attention_score")]
+SCORE = '`attn_implementation` must be "eager" for the attention score "additive", but is'
+WINDOW = (
+    "`attn_implementation` must be eager, sdpa, flex_attention or flash if `attention_window` is set, but is"
 )
-def test_an_implementation_that_cannot_compute_the_score_is_refused(implementation, field):
-    config = tiny_config(**{field: "additive"})
-    message = f'`attn_implementation` must be "eager" for the attention score "additive", but is \'{implementation}\'.'
-    model = tiny_model(**{field: "additive"})
-    assert model.config._attn_implementation == "eager"
-    with refused(message):
-        VaswaniForSeq2SeqLM._from_config(config, attn_implementation=implementation)
-    with refused(message):
-        model.set_attn_implementation(implementation)
-    assert model.config._attn_implementation == "eager"
 
 
-def test_an_implementation_without_windows_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("implementation", "field", "value", "message"),
+    [
+        ("sdpa", "attention_score", "additive", SCORE),
+        ("some_kernel", "cross_attention_score", "additive", SCORE),
+        ("some_kernel", "attention_window", [None, 2], WINDOW),
+    ],
+)
+def test_an_implementation_that_cannot_compute_the_config_is_refused(implementation, field, value, message):
     AttentionInterface.register("some_kernel", lambda *args, **kwargs: None)
-    tiny_model(attention_window=[None, 2]).save_pretrained(tmp_path)
-    message = "`attn_implementation` must be eager, sdpa, flex_attention or flash if `attention_window` is set, but is 'some_kernel'."
-    with refused(message):
-        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="some_kernel")
+    model = tiny_model(**{field: value})
+    before = model.config._attn_implementation
+    assert before == ("sdpa" if message is WINDOW else "eager")
+    with refused(f"{message} {implementation!r}."):
+        VaswaniForSeq2SeqLM._from_config(tiny_config(**{field: value}), attn_implementation=implementation)
+    with refused(f"{message} {implementation!r}."):
+        model.set_attn_implementation(implementation)
+    assert model.config._attn_implementation == before
 
 
 def test_flash_kernels_are_told_the_window():
@@ -397,17 +392,6 @@ def test_large_scores_of_padding_stay_finite_in_float16():
     mask[:, :5] = 1
     states = model.half().get_encoder()(torch.randint(3, 23, (1, 200)), mask).last_hidden_state
     assert states.isfinite().all()
-
-
-def test_the_weights_of_scores_are_kept_and_loaded(tmp_path):
-    fields = {"attention_score": "additive", "cross_attention_score": "general"}
-    model = tiny_model(**fields, attention_window=[1, None])
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert loaded.config.attention_window == [1, None]
-    tokens = torch.randint(3, 23, (2, 9))
-    logits = model(input_ids=tokens, decoder_input_ids=tokens).logits
-    assert torch.equal(loaded.eval()(input_ids=tokens, decoder_input_ids=tokens).logits, logits)
 
 
 def test_new_scores_begin_with_the_spread_of_scaled_dot_products():

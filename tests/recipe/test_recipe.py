@@ -235,18 +235,12 @@ def test_the_name_of_a_file_may_hold_a_comma(recipe_file, tmp_path, monkeypatch)
 # Words of the command line, and the parts of the expected error message, separated by " ... ".
 WRONG = """
 --max_stepz=3 | `--max_stepz` ... nearest key ... `--max_steps`
---max_steps=abc | `training.max_steps` must be an integer ... 'abc'
 --max_steps=-3 | `training.max_steps` must be greater than 0 ... -3
 --max_steps=[1 | `--max_steps` ... YAML ... '[1' ... close its brackets
---frozen=[encoder | `--frozen` ... YAML ... '[encoder'
 --init_from={} | `model.init_from` must name a model
---d_model=-4 | `model.d_model` must be a positive integer, but is -4
 --d_k=0 | `model.d_k` must be a positive integer or null, but is 0
---norm_position=middle | `model.norm_position` must be "post" or "pre", but is 'middle'
 --attention_score=cosine | `model.attention_score` must be ... 'cosine'; to use an added name, import its Python file
 --d_model=7 | `model.d_model` must be a multiple of `model.encoder_attention_heads` ... 7 is no multiple
---d_model=7 --d_k=8 --d_v=8 | `model.d_model` must be even ... `model.position_embedding
---attention_window=[1] | `model.attention_window` must have one entry per layer
 --seed | `--seed` needs a value
 --seed=99999999999 | `seed` must be less than 4294967296
 --max_steps=1 --training.max_steps=2 | `--training.max_steps` is given twice
@@ -254,10 +248,8 @@ WRONG = """
 --vocab_size=100 | `tokenizer.vocab_size` must be 260 or more
 --top_k=5 | `decoding.top_k` is a setting of sampling and must come with `decoding.do_sample`
 --early_stopping=always | `decoding.early_stopping` must be true, false or "never", but is 'always'
---length_penalty=.nan | `decoding.length_penalty` must be a finite number
 --max_length_ratio=0.5 | `data.max_length_ratio` must be 1 or more
 --lowercase=true | `--tokenizer.lowercase` or `--evaluation.lowercase`
---max_steps=null --num_train_epochs=.inf | `training.num_train_epochs` must be a finite number
 --num_train_epochs=2 | Exactly one of `training.max_steps` and `training.num_train_epochs` ... 3 and 2.0
 --source_tokens_per_batch=100 | `training.source_tokens_per_batch` must be at least `data.max_length` = 256 ... 100
 --average_checkpoints=9 | `training.average_checkpoints` is 9 ... `training.save_total_limit` = 5
