@@ -61,10 +61,6 @@ def test_the_command_prints_one_line(shared):
     assert shared.errors == ""
 
 
-def test_the_folder_is_recognised_as_an_export(exported):
-    assert format_of_export(exported) is ONNX
-
-
 @pytest.mark.parametrize("shape", [(1, 1, 4), (1, 30, 40), (7, 9, 3)], ids=str)
 def test_batch_and_lengths_are_free(checkpoint, exported, shape):
     model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32)
@@ -94,6 +90,7 @@ def test_the_folder_is_complete(exported):
         "generation_config.json",
     }
     assert [len(tokenizer) for tokenizer in load_tokenizers(exported)] == [270, 275]
+    assert format_of_export(exported) is ONNX
     assert [path.name for path in exported.parent.iterdir() if path.name.startswith(".")] == []
 
 

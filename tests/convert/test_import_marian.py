@@ -155,22 +155,6 @@ def number_files(opus):
     return str(opus / "test.source"), str(opus / "test.target")
 
 
-@pytest.mark.slow
-def test_all_exports_of_an_imported_model_translate_equally(opus, number_files, vaswani):
-    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
-    source, reference = number_files
-    words = ["--source", source, "--reference", reference, "--formats", "marian", "ctranslate2"]
-    output = opus / "certificate"
-    assert vaswani("certify", opus / "ours", *words, "--output", output)[0] == 0
-    # The rows of this package itself have one search each: the search of MarianMT, and the search of
-    # CTranslate2.
-    first, second, *rows = json.loads((output / "certificate.json").read_text())["rows"]
-    assert first["bleu"] > 95 and second["bleu"] > 95
-    assert [row["status"] for row in rows] == ["measured"] * 4
-    for row in rows[:2]:
-        assert row["largest_difference"] < 1e-4 and row["changed"] == 0
-
-
 def fine_tuning(opus, number_files, folder):
     """A recipe that trains an imported model further."""
     changes = {f"model.{name}": None for name in TINY_SHAPE} | {"tokenizer.vocab_size": None}
