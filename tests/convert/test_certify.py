@@ -245,10 +245,7 @@ def test_the_test_set_of_the_recipe_is_the_default(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            [],
-            "`--source` must be given, because the checkpoint has no recipe; give `--source` and `--reference`.",
-        ),
+        ([], "`--source` must be given, because the checkpoint has no recipe; give `--source` and"),
         (["--source", "x"], "`--source` and `--reference` must be given together."),
         (["--source", "{0}", "--reference", "{1}", "--formats", "tflite"], "`formats` must be"),
         (["--source", "{0}", "--reference", "{1}", "--num_sentences", "0"], "`--num_sentences` must be"),

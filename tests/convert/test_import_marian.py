@@ -242,12 +242,7 @@ def test_folders_of_other_formats_are_refused(tmp_path, vaswani):
         ('{"add_source_eos": false}', ["--from", "marian_mt"], 1, "can be exported but not imported"),
         ('{"model_type": "vaswani"}', [], 1, "is already a checkpoint of this package; use the checkpoint"),
         ('{"model_type": "t5"}', [], 1, "is not recognised as a checkpoint of a format that can be imported"),
-        (
-            '{"model_type": "t5"}',
-            ["--from", "eole"],
-            1,
-            "is not recognised as a checkpoint of Eole, and cannot be",
-        ),
+        ('{"model_type": "t5"}', ["--from", "eole"], 1, "is not recognised as a checkpoint of Eole, and"),
         ('{"model_type": "t5"}', ["--from", "t5"], 2, '`format` must be "marian_mt"'),
     ):
         (tmp_path / "config.json").write_text(config)

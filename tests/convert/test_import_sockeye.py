@@ -145,16 +145,8 @@ DAMAGES = [
     ("params.best", ATTENTION_BIAS, "ff_out.bias is not a weight of Sockeye 3; take the weights"),
     ("params.best", None, "it has no params.best"),
     ("vocab.trg.0.json", None, "it has no vocab.trg.0.json"),
-    (
-        "vocab.src.0.json",
-        lambda content: OTHER_IDS,
-        "In vocab.src.0.json of 'sockeye', <pad>, <unk>, <s> and </s> must have the ids 0 to 3",
-    ),
-    (
-        "config",
-        lambda content: content[: content.index(b"config_encoder")],
-        "must have the section `config_encoder`, but does not",
-    ),
+    ("vocab.src.0.json", lambda content: OTHER_IDS, "<pad>, <unk>, <s> and </s> must have the ids 0 to 3"),
+    ("config", lambda content: content[:50], "must have the section `config_encoder`, but does not"),
 ]
 
 
