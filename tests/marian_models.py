@@ -138,7 +138,7 @@ def random_marian(config: MarianConfig) -> MarianMTModel:
     return model.eval()
 
 
-def train_marian(folder: Path, tags: Sequence[str] = TAGS, steps: int = 300) -> None:
+def train_marian(folder: Path, tags: Sequence[str] = TAGS, steps: int = 400) -> None:
     """Train a small MarianMT model on number words, and write it to a folder, with tokenizers. Models with
     equally many tags have the same weights, because the training texts contain no tags.
     """

@@ -59,8 +59,10 @@ class OtherSearchEngine(MarianEngine):
         return translations if num_beams == 1 else translations[::-1]
 
 
-class BrokenEngine(OtherSearchEngine):
+class BrokenEngine(MarianEngine):
     """An engine that can translate only with several beams."""
+
+    beam_search = "other"
 
     def translate(self, texts, num_beams):
         if num_beams == 1:

@@ -33,7 +33,8 @@ def save(folder):
     source, target = (tiny_tokenizer(texts, size) for size in (270, 275))
     sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
     sizes |= {"share_encoder_decoder_embeddings": False, "d_k": 5}
-    model = tiny_model(**SMALL, **sizes, norm_position="pre", attention_score="additive", attention_window=2)
+    fields = {"norm_position": "pre", "cross_attention_score": "additive", "attention_window": 2}
+    model = tiny_model(**SMALL, **sizes, **fields)
     save_checkpoint(folder, model.bfloat16(), source, target)
 
 

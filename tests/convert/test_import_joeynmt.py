@@ -9,7 +9,7 @@ import marian_models
 import pytest
 import torch
 import yaml
-from factories import damage
+from factories import cut, damage
 from parity import import_refused, largest_difference, load_recorded, record_parity, write_files
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
@@ -192,6 +192,7 @@ def test_other_settings_are_refused(recorded, tmp_path, name):
 DAMAGES = [
     ("src_vocab.txt", None, "must contain the vocabulary file src_vocab.txt, but does not"),
     ("trg_vocab.txt", lambda content: content.rstrip().rpartition(b"\n")[0], "has `tokens of trg_vocab.txt`"),
+    ("best.ckpt", cut, "'best.ckpt' was not written by `torch.save`, or is incomplete"),
     ("best.ckpt", None, "must contain best.ckpt, latest.ckpt or exactly one `.ckpt` file, but contains no"),
     ("config.yaml", lambda content: b"data: 1\nmodel: 1\n", "must have the section `data.src`, but does not"),
 ]

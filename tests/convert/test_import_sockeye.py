@@ -9,7 +9,7 @@ import json
 
 import pytest
 import torch
-from factories import damage
+from factories import cut, damage
 from marian_models import write_sentencepiece
 from parity import import_refused, largest_difference, load_recorded, record_parity, write_files
 from sentences import rows
@@ -144,6 +144,7 @@ DAMAGES = [
     ("params.best", QUANTIZED, "must contain only tensors, but does not"),
     ("params.best", ATTENTION_BIAS, "ff_out.bias is not a weight of Sockeye 3; take the weights"),
     ("params.best", None, "it has no params.best"),
+    ("params.best", cut, "'params.best' was not written by `torch.save`, or is incomplete"),
     ("vocab.trg.0.json", None, "it has no vocab.trg.0.json"),
     ("vocab.src.0.json", lambda content: OTHER_IDS, "<pad>, <unk>, <s> and </s> must have the ids 0 to 3"),
     ("config", lambda content: content[:50], "must have the section `config_encoder`, but does not"),
