@@ -187,6 +187,7 @@ def test_other_settings_are_refused(recorded, tmp_path, name):
     import_refused(folder, message)
 
 
+NO_SECTIONS = b"data: 1\ntraining: 1\nmodel: 1\n"
 # The name of a file, the function that changes the content of the file (None deletes the file), and a part of
 # the message.
 DAMAGES = [
@@ -194,7 +195,7 @@ DAMAGES = [
     ("trg_vocab.txt", lambda content: content.rstrip().rpartition(b"\n")[0], "has `tokens of trg_vocab.txt`"),
     ("best.ckpt", cut, "'best.ckpt' was not written by `torch.save`, or is incomplete"),
     ("best.ckpt", None, "must contain best.ckpt, latest.ckpt or exactly one `.ckpt` file, but contains no"),
-    ("config.yaml", lambda content: b"data: 1\nmodel: 1\n", "must have the section `data.src`, but does not"),
+    ("config.yaml", lambda content: NO_SECTIONS, "must have the section `data.src`, but does not"),
 ]
 
 
