@@ -170,6 +170,8 @@ NOT_EXPRESSIBLE = [
     (CTRANSLATE2, {"attention_window": 2}, NO_WINDOW),
     (HTML.expressible, {"activation_function": "relu2"}, IN_THE_PAGE),
     (HTML.expressible, {"attention_window": 3}, NO_WINDOW),
+    (HTML.expressible, {"eos_token_id": None}, NO_END),
+    (HTML.expressible, {"decoder_start_token_id": None, "bos_token_id": None}, NO_START),
 ]
 
 
