@@ -26,6 +26,9 @@ def stacks(**sizes: int) -> dict[str, int]:
 # The smallest config that has every part.
 TINY_SHAPE = {"d_model": 16, **stacks(layers=2, attention_heads=2, ffn_dim=20)}
 TINY_CONFIG = {"vocab_size": 23, "dropout": 0.0} | TINY_SHAPE
+# Config fields for an encoder and a decoder with different sizes.
+UNLIKE_STACKS = {"encoder_layers": 1, "decoder_layers": 3, "decoder_attention_heads": 4}
+UNLIKE_STACKS |= {"encoder_ffn_dim": 12, "decoder_ffn_dim": 28}
 
 # For each config field, a value that differs from the default and from the tiny config.
 _OTHER_VALUES = """{

@@ -4,6 +4,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -69,7 +70,7 @@ def write_sentencepiece(texts: list[str], path: Path, vocab_size: int = 120, **o
 
 
 def write_marian_tokenizer(
-    folder: Path, pairs: list[dict[str, str]], separate: bool = False
+    folder: Path, pairs: list[dict[str, str]], separate: bool = False, tags: Sequence[str] = TAGS
 ) -> MarianTokenizer:
     """Write `source.spm`, `target.spm` and the vocabularies. The ids are in another order than the pieces."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,21 +82,21 @@ def write_marian_tokenizer(
     if separate:
         # Both vocabularies have the same size, because `<pad>` has the same id in both.
         others = [f"<other {number}>" for number in range(len(pieces[1]) - len(pieces[0]))]
-        _write_vocabulary(folder / "vocab.json", pieces[0] + others)
+        _write_vocabulary(folder / "vocab.json", pieces[0] + others, tags)
         others = [f"<other {number}>" for number in range(len(pieces[0]) - len(pieces[1]))]
-        _write_vocabulary(folder / "target_vocab.json", pieces[1] + others)
+        _write_vocabulary(folder / "target_vocab.json", pieces[1] + others, tags)
     else:
-        _write_vocabulary(folder / "vocab.json", pieces[0] + pieces[1] + rare)
+        _write_vocabulary(folder / "vocab.json", pieces[0] + pieces[1] + rare, tags)
     settings = {"source_lang": "eng", "target_lang": "deu", "separate_vocabs": separate}
     settings |= {"tokenizer_class": "MarianTokenizer", "model_max_length": 512}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return MarianTokenizer.from_pretrained(folder)
 
 
-def _write_vocabulary(path: Path, pieces: list[str]) -> None:
+def _write_vocabulary(path: Path, pieces: list[str], tags: Sequence[str]) -> None:
     pieces = sorted(set(pieces))
     random.Random(0).shuffle(pieces)
-    tokens = ["</s>", "<unk>", *pieces, *TAGS, "<pad>"]
+    tokens = ["</s>", "<unk>", *pieces, *tags, "<pad>"]
     path.write_text(json.dumps({token: number for number, token in enumerate(tokens)}, ensure_ascii=False))
 
 
@@ -137,15 +138,17 @@ def random_marian(config: MarianConfig) -> MarianMTModel:
     return model.eval()
 
 
-def train_marian(folder: Path, steps: int = 500) -> None:
-    """Train a small MarianMT model on number words, and write it to a folder, with tokenizers."""
+def train_marian(folder: Path, tags: Sequence[str] = TAGS, steps: int = 400) -> None:
+    """Train a small MarianMT model on number words, and write it to a folder, with tokenizers. Models with
+    equally many tags have the same weights, because the training texts contain no tags.
+    """
     pairs = digit_pairs(2000, seed=0)
-    tokenizer = write_marian_tokenizer(folder, pairs)
+    tokenizer = write_marian_tokenizer(folder, pairs, tags=tags)
     torch.manual_seed(0)
     model = MarianMTModel(marian_config(len(tokenizer), dropout=0.0))
     # Train the bias, because random output biases would hide an import without the bias.
     model.final_logits_bias = torch.nn.Parameter(0.1 * torch.randn(1, len(tokenizer)))
-    train_once(model, lambda: _train(model, tokenizer, pairs, steps), ("marian", TAGS, steps))
+    train_once(model, lambda: _train(model, tokenizer, pairs, steps), ("marian", len(tokenizer), steps))
     bias = model.final_logits_bias.detach().clone()
     del model.final_logits_bias
     model.register_buffer("final_logits_bias", bias)

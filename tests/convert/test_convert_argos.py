@@ -19,9 +19,15 @@ from vaswani_hf.convert.export import export
 pytest.importorskip("ctranslate2", reason="needs CTranslate2 and SentencePiece: pip install '.[argos]'")
 pytest.importorskip("sentencepiece", reason="needs CTranslate2 and SentencePiece: pip install '.[argos]'")
 
-import marian_models
 import sentencepiece
-from marian_models import RARE_TEXTS, digit_pairs, train_marian
+from marian_models import (
+    RARE_TEXTS,
+    digit_pairs,
+    marian_config,
+    random_marian,
+    train_marian,
+    write_marian_tokenizer,
+)
 
 from vaswani_hf.convert.argos import ArgosEngine
 from vaswani_hf.translation.ctranslate2 import load_ctranslate2_translator
@@ -34,9 +40,7 @@ ROOT = "translate-en_de-1_0"
 def opus(tmp_path_factory):
     """An imported MarianMT checkpoint without tags of target languages."""
     folder = tmp_path_factory.mktemp("argos")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(marian_models, "TAGS", ())
-        train_marian(folder / "marian")
+    train_marian(folder / "marian", tags=("<first>", "<second>"))
     import_checkpoint(folder / "marian", folder / "ours")
     return folder
 
@@ -158,11 +162,9 @@ def test_byte_level_bpe_is_refused(tmp_path):
     assert_refused(tmp_path / "bpe", tmp_path / "out", message)
 
 
-def test_tags_of_target_languages_are_refused(opus, tmp_path):
-    marian_models.write_marian_tokenizer(tmp_path / "marian", digit_pairs(300, seed=0))
-    tokenizer = marian_models.MarianTokenizer.from_pretrained(tmp_path / "marian")
-    size = len(tokenizer.encoder)
-    marian_models.random_marian(marian_models.marian_config(size)).save_pretrained(tmp_path / "marian")
+def test_tags_of_target_languages_are_refused(tmp_path):
+    tokenizer = write_marian_tokenizer(tmp_path / "marian", digit_pairs(300, seed=0))
+    random_marian(marian_config(len(tokenizer.encoder))).save_pretrained(tmp_path / "marian")
     import_checkpoint(tmp_path / "marian", tmp_path / "ours")
     message = (
         "The tokenizer has several target languages, such as >>deu<<, but a package of Argos Translate has one target "

@@ -16,13 +16,13 @@ from transformers import GenerationConfig
 
 from vaswani_hf.checkpoint.search_settings import SupportedSettings
 from vaswani_hf.convert.comparison import largest_difference_of_rows, log_probs_of, sample_batch, sample_ids
+from vaswani_hf.convert.ctranslate2_limits import ACTIVATIONS
 from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import EXPORT_FORMATS, export
 from vaswani_hf.convert.export_formats import ExportFormat, Expressible, TranslatorEngine, one_of
 from vaswani_hf.convert.html_page import HTML
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
-from vaswani_hf.convert.onnx import ONNX
 from vaswani_hf.model.checks_vaswani import Rule, is_int
 from vaswani_hf.model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig
 from vaswani_hf.model.loss_vaswani import EXCLUDED_LOGIT
@@ -114,7 +114,7 @@ def test_a_new_format_refuses_fields_that_it_cannot_express(folder, tmp_path, na
 
 @pytest.mark.parametrize(
     "expressible",
-    [MARIAN, MARIAN_NPZ, CTRANSLATE2, HTML.expressible, ONNX.expressible],
+    [MARIAN, MARIAN_NPZ, CTRANSLATE2, HTML.expressible],
     ids=lambda limits: limits.title,
 )
 def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(monkeypatch, expressible):
@@ -124,14 +124,62 @@ def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(monk
     monkeypatch.setattr(VaswaniConfig, "new_field", 0, raising=False)
     expressible.refuse_others(config)
     config.new_field = 1
-    if expressible is ONNX.expressible:
-        # ONNX accepts every field, because the graphs are traced from the model.
-        return
     message = (
         f"`new_field` is 1, which {expressible.title} cannot express: {expressible.title} supports only 0."
     )
     with refused(message):
         expressible.refuse_others(config)
+
+
+NO_PRODUCT = "the format supports only dot products as attention scores."
+NO_WINDOW = "the format does not support attention windows."
+NO_START = "the decoder of the format needs a start token."
+NO_END = "the search of the format needs an end token."
+NO_TABLE = "MarianMT computes its position embeddings and cannot load a position table."
+NOT_SHARED = "in the {1} of MarianMT, the {0} heads divide the d_model of 16 equally."
+BOTH = "its encoder and its decoder must have the same"
+IN_THE_PAGE = (
+    'the page supports only "relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish" or "tanh".'
+)
+# The fields that each format cannot express. The message names the first field.
+NOT_EXPRESSIBLE = [
+    (MARIAN, {"norm_position": "pre"}, "MarianMT has no LayerNorm before its sub-layers."),
+    (MARIAN, {"norm_position_of_decoder": "pre"}, "MarianMT has no LayerNorm before its sub-layers."),
+    (MARIAN, {"final_norm": True}, "MarianMT has no LayerNorm after its last layer."),
+    (MARIAN, {"position_embedding": "learned"}, NO_TABLE),
+    (MARIAN, {"position_embedding": "none"}, NO_TABLE),
+    (MARIAN, {"position_timescales": "tensor2tensor"}, "MarianMT supports only 'paper'."),
+    (MARIAN, {"position_offset": 2}, "MarianMT supports only 0."),
+    (MARIAN, {"layer_norm_eps": 1e-6}, "the epsilon of MarianMT's LayerNorm is always 1e-05."),
+    (MARIAN, {"d_k": 4}, NOT_SHARED.format(2, "encoder")),
+    (MARIAN, {"d_k": 8, "d_v": 8, "decoder_attention_heads": 4}, NOT_SHARED.format(4, "decoder")),
+    (MARIAN, {"d_v": 5}, NOT_SHARED.format(2, "encoder")),
+    (MARIAN, {"decoder_start_token_id": None, "bos_token_id": None}, NO_START),
+    (MARIAN, {"attention_score": "additive"}, NO_PRODUCT),
+    (MARIAN, {"cross_attention_score": "additive_linear"}, NO_PRODUCT),
+    (MARIAN, {"attention_window": [None, 3]}, NO_WINDOW),
+    (MARIAN_NPZ, {"attention_window": 2}, NO_WINDOW),
+    (MARIAN_NPZ, {"activation_function": "tanh"}, "it supports only silu, relu, swish, gelu, sigmoid."),
+    (MARIAN_NPZ, {"decoder_attention_heads": 4}, f"{BOTH} number of heads, and the encoder has 2 heads."),
+    (MARIAN_NPZ, {"d_k": 4}, NOT_SHARED.format(2, "encoder")),
+    (MARIAN_NPZ, {"norm_position_of_decoder": "pre"}, f"{BOTH} norm position."),
+    (MARIAN_NPZ, {"eos_token_id": [2, 3]}, "it supports only one end token."),
+    (CTRANSLATE2, {"activation_function": "mish"}, f"CTranslate2 has only {', '.join(sorted(ACTIVATIONS))}."),
+    (CTRANSLATE2, {"eos_token_id": None}, NO_END),
+    (CTRANSLATE2, {"decoder_start_token_id": None, "bos_token_id": None}, NO_START),
+    (CTRANSLATE2, {"attention_window": 2}, NO_WINDOW),
+    (HTML.expressible, {"activation_function": "relu2"}, IN_THE_PAGE),
+    (HTML.expressible, {"attention_window": 3}, NO_WINDOW),
+    (HTML.expressible, {"eos_token_id": None}, NO_END),
+    (HTML.expressible, {"decoder_start_token_id": None, "bos_token_id": None}, NO_START),
+]
+
+
+@pytest.mark.parametrize(("expressible", "fields", "reason"), NOT_EXPRESSIBLE)
+def test_fields_that_a_format_cannot_express_are_named(expressible, fields, reason):
+    name, value = next(iter(fields.items()))
+    with refused(f"`{name}` is {value!r}, which {expressible.title} cannot express: {reason}"):
+        expressible.refuse_others(tiny_config(**fields))
 
 
 def test_a_new_format_refuses_settings_that_it_cannot_express(folder, tmp_path):

@@ -115,21 +115,13 @@ def test_the_imported_model_computes_the_formulas_of_the_book(tmp_path, record_p
 
 REFUSED = {
     "no heads": ({}, {}, "`h` must be given, but is missing"),
-    "a number of heads that does not fit": (
-        {"h": 5},
-        {},
-        "`d_model` must be a multiple of .* 12 is no multiple of 5",
-    ),
+    "other heads": ({"h": 5}, {}, "`d_model` must be a multiple of .* 12 is no multiple of 5"),
     "another table": (
         {"h": 3},
         {"src_embed.1.pe": torch.ones(1, 9, 12)},
-        "has `src_embed.1.pe` .* cannot be imported",
+        "has `src_embed.1.pe` .* cannot be",
     ),
-    "another weight": (
-        {"h": 3},
-        {"encoder.gate": torch.ones(2)},
-        "The weight encoder.gate is not a weight of",
-    ),
+    "another weight": ({"h": 3}, {"encoder.gate": torch.ones(2)}, "The weight encoder.gate is not a weight"),
 }
 
 

@@ -93,6 +93,7 @@ def test_the_level_char_gives_the_tokens_of_joeynmt(recorded, tmp_path):
     assert source.decode(source("one  two ?").input_ids, skip_special_tokens=True) == "one two?"
 
 
+SUBWORD_NMT = {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "data/codes"}}
 MERGES = ["o n", "on e</w>", "t h", "th i", "thi r", "t y</w>"]
 
 
@@ -102,8 +103,7 @@ def merging_side(folder, version="0.2"):
     letters = sorted(set("".join(marian_models.RARE_TEXTS[2:4]) + "onethirtyße日") - {" ", "\t", "\n", "w"})
     parts = [*letters, *(f"{letter}@@" for letter in letters)]
     parts += ["on@@", "one", "th@@", "thi@@", "thir@@", "ty"]
-    side = {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "data/codes"}}
-    return side, ["<unk>", "<pad>", "<s>", "</s>", *dict.fromkeys(parts)]
+    return SUBWORD_NMT, ["<unk>", "<pad>", "<s>", "</s>", *dict.fromkeys(parts)]
 
 
 def test_the_merges_of_subword_nmt_give_equal_ids_and_texts(tmp_path):
@@ -136,15 +136,9 @@ def test_merges_that_cannot_be_expressed_are_noted(tmp_path):
 
 TOKENIZERS = {
     "fastBPE": ({"level": "bpe", "tokenizer_type": "fastbpe"}, "segments texts with fastbpe"),
-    "missing merges": (
-        {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "data/codes"}},
-        "lacks the file codes with the BPE merges",
-    ),
+    "missing merges": (SUBWORD_NMT, "lacks the file codes with the BPE merges"),
     "Moses": ({"tokenizer_cfg": {"pretokenizer": "moses"}}, "tokenizes texts with moses"),
-    "missing model": (
-        {"level": "bpe", "tokenizer_cfg": {"model_file": "data/x.model"}},
-        "lacks the SentencePiece model x.model",
-    ),
+    "missing model": ({"level": "bpe", "tokenizer_cfg": {"model_file": "data/x.model"}}, "model x.model"),
 }
 
 
@@ -193,27 +187,15 @@ def test_other_settings_are_refused(recorded, tmp_path, name):
     import_refused(folder, message)
 
 
+NO_SECTIONS = b"data: 1\ntraining: 1\nmodel: 1\n"
 # The name of a file, the function that changes the content of the file (None deletes the file), and a part of
 # the message.
 DAMAGES = [
     ("src_vocab.txt", None, "must contain the vocabulary file src_vocab.txt, but does not"),
-    (
-        "trg_vocab.txt",
-        lambda content: content.rstrip().rpartition(b"\n")[0],
-        "has `tokens of trg_vocab.txt` ",
-    ),
+    ("trg_vocab.txt", lambda content: content.rstrip().rpartition(b"\n")[0], "has `tokens of trg_vocab.txt`"),
     ("best.ckpt", cut, "'best.ckpt' was not written by `torch.save`, or is incomplete"),
-    (
-        "best.ckpt",
-        None,
-        "must contain best.ckpt, latest.ckpt or exactly one `.ckpt` file, but contains no such file",
-    ),
-    ("config.yaml", lambda content: content + b"\n}", "'config.yaml' must be YAML, but cannot be read"),
-    (
-        "config.yaml",
-        lambda content: b"data: 1\ntraining: 1\nmodel: 1\n",
-        "must have the section `data.src`, but does not; use the file that JoeyNMT 2 has written",
-    ),
+    ("best.ckpt", None, "must contain best.ckpt, latest.ckpt or exactly one `.ckpt` file, but contains no"),
+    ("config.yaml", lambda content: NO_SECTIONS, "must have the section `data.src`, but does not"),
 ]
 
 

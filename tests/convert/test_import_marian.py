@@ -155,22 +155,6 @@ def number_files(opus):
     return str(opus / "test.source"), str(opus / "test.target")
 
 
-@pytest.mark.slow
-def test_all_exports_of_an_imported_model_translate_equally(opus, number_files, vaswani):
-    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
-    source, reference = number_files
-    words = ["--source", source, "--reference", reference, "--formats", "marian", "ctranslate2"]
-    output = opus / "certificate"
-    assert vaswani("certify", opus / "ours", *words, "--output", output)[0] == 0
-    # The rows of this package itself have one search each: the search of MarianMT, and the search of
-    # CTranslate2.
-    first, second, *rows = json.loads((output / "certificate.json").read_text())["rows"]
-    assert first["bleu"] > 95 and second["bleu"] > 95
-    assert [row["status"] for row in rows] == ["measured"] * 4
-    for row in rows[:2]:
-        assert row["largest_difference"] < 1e-4 and row["changed"] == 0
-
-
 def fine_tuning(opus, number_files, folder):
     """A recipe that trains an imported model further."""
     changes = {f"model.{name}": None for name in TINY_SHAPE} | {"tokenizer.vocab_size": None}
@@ -258,12 +242,7 @@ def test_folders_of_other_formats_are_refused(tmp_path, vaswani):
         ('{"add_source_eos": false}', ["--from", "marian_mt"], 1, "can be exported but not imported"),
         ('{"model_type": "vaswani"}', [], 1, "is already a checkpoint of this package; use the checkpoint"),
         ('{"model_type": "t5"}', [], 1, "is not recognised as a checkpoint of a format that can be imported"),
-        (
-            '{"model_type": "t5"}',
-            ["--from", "eole"],
-            1,
-            "is not recognised as a checkpoint of Eole, and cannot be",
-        ),
+        ('{"model_type": "t5"}', ["--from", "eole"], 1, "is not recognised as a checkpoint of Eole, and"),
         ('{"model_type": "t5"}', ["--from", "t5"], 2, '`format` must be "marian_mt"'),
     ):
         (tmp_path / "config.json").write_text(config)

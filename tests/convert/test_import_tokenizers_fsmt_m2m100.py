@@ -4,7 +4,6 @@ languages.
 
 import json
 import random
-import resource
 from pathlib import Path
 
 import pytest
@@ -281,9 +280,7 @@ NO_MERGES = (
 @pytest.mark.parametrize(
     ("write", "file", "content", "sentence"),
     [
-        (write_m2m100, "vocab.json", b"", NO_OBJECT),
         (write_m2m100, "vocab.json", b"[]", NO_OBJECT),
-        (write_m2m100, "vocab.json", b"\x89PNG", NO_OBJECT),
         (write_m2m100, "model.safetensors", b"", NO_WEIGHTS),
         (write_fsmt, "merges.txt", b"", NO_MERGES),
         (write_fsmt, "merges.txt", b"o n 9\no", NO_MERGES),
@@ -307,17 +304,3 @@ def test_a_part_of_a_bin_file_is_refused(tmp_path, vaswani):
     for part in (b"", content[: len(content) // 2]):
         (folder / "pytorch_model.bin").write_bytes(part)
         assert vaswani("import", folder, tmp_path / "ours") == (1, "", NO_WEIGHTS.format(folder=folder))
-
-
-def test_a_full_disk_names_the_output(tmp_path, vaswani):
-    write_fsmt(tmp_path / "theirs")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
-    try:
-        code, _, sentence = vaswani("import", tmp_path / "theirs", tmp_path / "ours")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert code == 1
-    assert sentence.startswith(f"'{tmp_path / 'ours'}' could not be written: File too large (")
-    assert sentence.endswith("; make room and try again.")
-    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
