@@ -40,7 +40,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..optimization.section import AnyTraining
 from ..settings.sections import PublishingSettings
 from .destination import Destination, check_destination
-from .push import REPLACED_FILES, upload
+from .push import REPLACED_FILES, commit_folder
 from .staging import refuse_tokens, stage_repository
 
 LAST_CHECKPOINT = "last-checkpoint"
@@ -116,7 +116,7 @@ class PushCheckpointsCallback(TrainerCallback):
                 _stage_resumable(checkpoint, repository / name)
                 replaced = (*replaced, *_files_of_earlier_push(to.repo_id, name))
             refuse_tokens(repository)
-            upload(to, repository, f"Training in progress, step {step}", replaced)
+            commit_folder(to, repository, f"Training in progress, step {step}", replaced)
             self.pushed_step = step
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
