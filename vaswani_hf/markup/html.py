@@ -36,14 +36,8 @@ _KNOWN_SECTION = re.compile(r"<!\[(?:cdata|if|else|endif)(?![-_.a-z0-9])", re.IG
 _Kind = Literal["open", "close", "single", "text", "comment", "declaration"]
 
 
-def translate_html(text: str, translate: TranslateSentences) -> str:
-    """Return the translation of an HTML document."""
-    (translation,) = translate_html_documents([text], translate)
-    return translation
-
-
 def translate_html_documents(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
-    """Translate several documents together, so that the sentences of all documents share batches."""
+    """Translate several HTML documents together, so that the sentences of all documents share batches."""
     documents = [_with_joined_elements(_tokens_of(text)) for text in texts]
     _translate_attributes(documents, translate)
     return join_parts([_text_parts(tokens) for tokens in documents], translate)
