@@ -200,7 +200,7 @@ def test_a_boolean_recipe_key_needs_no_value():
 def test_quiet_and_verbose_are_for_every_command():
     for name, command in COMMANDS.items():
         text = make_parser(name, command).format_help()
-        assert "-q" in text and "-v" in text and command.example in text
+        assert "-v [true|false], --verbose [true|false]" in text and command.example in text
         assert not any(
             group.title == "optional arguments" for group in make_parser(name, command)._action_groups
         )

@@ -1,6 +1,8 @@
 """`vaswani translate --input_format html` and its errors."""
 
+import json
 import re
+import shutil
 
 
 def test_a_document_is_translated(vaswani, copier_checkpoint, tmp_path):
@@ -27,3 +29,18 @@ def test_bad_documents_are_one_sentence(vaswani, copier_checkpoint, tmp_path):
     source.write_bytes(b"\xff")
     code, _, sentence = vaswani(*argv)
     assert code == 1 and "UTF-8" in sentence
+
+
+def test_sentences_with_low_confidence_stay(vaswani, copier_checkpoint, tmp_path, caplog):
+    """The calibration expects that a translation with fewer than four tokens is bad. The attribute and
+    the paragraph are translated in separate calls.
+    """
+    folder = tmp_path / "model"
+    shutil.copytree(copier_checkpoint, folder)
+    (folder / "calibration.json").write_text(json.dumps({"weights": [-4, 0, 0, 3]}))
+    argv = ["translate", folder, "--input_format", "html", "--min_confidence", "0.5", "--text"]
+    code, out, _ = vaswani(*argv, '<img alt="der"><p>eins zwei drei</p>')
+    assert code == 0 and re.fullmatch('<img alt="der"><p>.*</p>\n', out)
+    assert caplog.messages[-1] == "vaswani: 1 of 2 lines were skipped"
+    code, out, sentence = vaswani(*argv, "<p>der</p>")
+    assert (code, out) == (2, "") and "All lines were skipped, 1 of 1" in sentence

@@ -155,6 +155,11 @@ markdown | one⏎[^1]: two⏎⏎> [^2]: three⏎> [^3]: four | ONE⏎[^1]: TWO�
 markdown | [^one](x) two | [^ONE](x) TWO
 markdown | one <kbd>Ctrl</kbd> two <code>three *four*</code> | ONE <kbd>Ctrl</kbd> TWO <code>three *four*</code>
 markdown | one <span translate="no">two <span>three</span> four</span> five | ONE <span translate="no">two <span>three</span> four</span> FIVE
+markdown | <div translate="no">⏎⏎one *two*⏎⏎<p>three</p>⏎⏎</div>⏎⏎four | <div translate="no">⏎⏎one *two*⏎⏎<p>three</p>⏎⏎</div>⏎⏎FOUR
+markdown | <div translate="no">one⏎⏎two</div>⏎⏎three | <div translate="no">one⏎⏎two</div>⏎⏎THREE
+markdown | - <div translate="no">⏎⏎  one⏎⏎two | - <div translate="no">⏎⏎  one⏎⏎TWO
+markdown | <div translate="no">⏎⏎one⏎⏎ <p translate="yes">two⏎⏎three⏎⏎</p>⏎⏎</div>four⏎⏎five | <div translate="no">⏎⏎one⏎⏎ <p translate="yes">TWO⏎⏎THREE⏎⏎</p>⏎⏎</div>FOUR⏎⏎FIVE
+markdown | one <span translate="no">two⏎⏎three</span> four | ONE <span translate="no">two⏎⏎THREE</span> FOUR
 markdown | one <kbd>two three | ONE <kbd>two three
 markdown | one&nbsp;two &hellip; three | ONE&nbsp;TWO &hellip; THREE
 markdown | &emsp;*one*&nbsp;&nbsp; | &emsp;*ONE*&nbsp;&nbsp;

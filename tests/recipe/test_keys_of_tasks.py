@@ -53,6 +53,7 @@ REFUSED = """
 --text_tokens_per_batch=0 | `training.text_tokens_per_batch` must be greater than 0, but is 0.
 --text_tokens_per_batch=5 | `training.text_tokens_per_batch` must be at least `data.max_length` = 256
 --text_column=body | `data.text_column` needs a `data.dataset`, but is 'body' without a dataset; leave `data.text_column` out.
+--d_model=30 --decoder_attention_heads=4 | `model.d_model` must be a multiple of `model.decoder_attention_heads` unless
 --task=casual_lm | `task` must be 'translation' or 'causal_lm' or 'masked_lm' or 'parsing', but is 'casual_lm'.
 --train_text=null | Exactly one of `data.corpus`, `data.dataset` and `data.train_text` must be given, but none
 """
@@ -63,6 +64,18 @@ def test_keys_of_another_task_are_refused_by_name(load, words, message):
     with pytest.raises(ValueError) as error:
         load(*words.split())
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(("task", "stack"), [("causal_lm", "decoder"), ("masked_lm", "encoder")])
+def test_a_model_of_one_stack_needs_no_shape_of_the_other_stack(load, task, stack):
+    shape = {
+        "d_model": 36,
+        f"{stack}_attention_heads": 4,
+        f"{stack}_layers": 3,
+        "attention_window": [1, 2, 3],
+    }
+    config = load(task=task, model=shape).model.make_config()
+    assert (config.d_k, config.attention_window) == (9, [1, 2, 3])
 
 
 def test_the_language_must_be_given(load):

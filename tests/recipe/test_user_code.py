@@ -5,6 +5,7 @@ import pickle
 import pytest
 from factories import write_recipe
 
+from vaswani_hf.checkpoint.manifest import read_manifest
 from vaswani_hf.model.extension_vaswani import ATTENTIONS
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.published import published_recipe
@@ -104,7 +105,7 @@ def test_train_and_translate_with_the_file(recipe, few_numbers, tmp_path, vaswan
     run = tmp_path / "run"
     words = ["--output_dir", run, "--max_steps", "2", "--position_embedding", "none"]
     assert vaswani("train", recipe, *words)[0] == 0
-    assert (run / "mine.py").is_file()
+    assert {"mine.py", "registered_vaswani.py"} <= read_manifest(run)["files"].keys()
     ATTENTIONS.classes.pop("Mine")
     code, _, message = vaswani("translate", run, "--text", "seven")
     assert code == 2 and "but is 'Mine'; to use an added name, import its Python file" in message

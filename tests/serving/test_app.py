@@ -258,13 +258,14 @@ def test_a_new_field_is_refused_with_documents_until_the_list_has_it():
 
 def test_documents(client, copier):
     documents = ['<p>der <b>Hund</b> läuft.</p><p title="Öl">zwei &amp; nein</p>', "eins &lt; <i>ja?</i>"]
+    documents.append("\ufeffder <b>Hund</b>\r\nläuft.")
 
     def copy(sentences):
         return copier.translate(sentences, return_alignments=True)
 
     found = translate(client, q=documents, format="html", alternatives=2).json()
     assert found["translatedText"] == [translate_markup(document, "html", copy) for document in documents]
-    assert found["alternatives"] == [[], []]
+    assert found["alternatives"] == [[], [], []]
     answer = client.post("/v1/translations", json={"text": documents[0], "format": "html"}).json()
     assert answer["translations"] == [{"text": found["translatedText"][0]}]
     template = "der {n} & <b>Hund</b>"

@@ -13,6 +13,7 @@ from tiny_runs import metrics, same, weights
 from transformers import pipeline
 
 from vaswani_hf.checkpoint.hub import HubError
+from vaswani_hf.checkpoint.manifest import manifest
 from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import InterruptedRunError, train
@@ -71,14 +72,19 @@ def by_folder(files):
     "strategy", [pytest.param("every_save", marks=pytest.mark.slow), "checkpoint", "all_checkpoints"]
 )
 def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, pushing, strategy, tmp_path, capsys):
+    resumable = {"every_save": [], "checkpoint": ["last-checkpoint"]}
+    names = resumable.get(strategy, ["checkpoint-2", "checkpoint-4"])
+    repository = hub.create_repository(repo_id)
+    # An earlier run has pushed a moving average, and a user has added notes.
+    earlier = {"moving_average.safetensors": b"1"}
+    earlier |= {"manifest.json": manifest(earlier, {}), "notes.txt": b"2"}
+    for name in names:
+        repository.commit({f"{name}/{file}": content for file, content in earlier.items()})
     train(recipe("out", **pushing(strategy, max_steps=4)))
-    repository = hub.repository(repo_id)
     files = repository.files()
     folders = by_folder(files)
     assert folders.pop("") == PUBLISHED
-    resumable = {"every_save": [], "checkpoint": ["last-checkpoint"]}
-    names = resumable.get(strategy, ["checkpoint-2", "checkpoint-4"])
-    assert folders == dict.fromkeys(names, ROOT_FILES | STATE_FILES)
+    assert folders == dict.fromkeys(names, ROOT_FILES | STATE_FILES | {"notes.txt"})
     assert repository.titles()[0] == "Push a checkpoint of vaswani_hf"
     # A checkpoint that is saved during a push is skipped, unless all are kept or it is the last.
     assert "Training in progress, step 4" in repository.titles()

@@ -93,7 +93,7 @@ def test_nothing_gets_lost():
         assert not "".join(separators).strip()
 
 
-@pytest.mark.parametrize("run", [".", " ", "?!", '."', ". ."])
+@pytest.mark.parametrize("run", [".", " ", "?!", '."', ". .", "Mr. ", "z. B. "])
 def test_long_runs_take_no_square_of_their_length(run):
     text = "a" + run * 20_000 + "b"
     start = time.process_time()

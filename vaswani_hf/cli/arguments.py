@@ -71,12 +71,11 @@ def make_parser(name: str, command: Command) -> "CommandParser":
     )
     add_options(parser, command.options)
     for short, option, meaning in COMMON_OPTIONS:
-        name = option.removeprefix("--")
-        parser.add_argument(short, dest=name, action="store_true", default=argparse.SUPPRESS, help=meaning)
         parser.add_argument(
+            short,
             option,
             default=argparse.SUPPRESS,
-            help=f"the long form of {short}",
+            help=meaning,
             nargs="?",
             const=True,
             type=_read_switch,
@@ -207,17 +206,19 @@ def _read_number(kind: type, text: str) -> Any:
 def normalised(
     words: Sequence[str], options: type[Options], keys: Mapping[str, RecipeKey] | None = None
 ) -> list[str]:
-    """Write option names with underscores (`--some_name`). If a boolean option or recipe key has no value,
-    append `=true` (`--json=true`). `keys` is the result of `read_keys`.
+    """Write option names with underscores (`--some_name`), and `--quiet` for `-q`. If a boolean option or
+    recipe key has no value, append `=true` (`--json=true`). `keys` is the result of `read_keys`.
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
-    switches |= {option for _, option, _ in COMMON_OPTIONS}
+    long_forms = {short: option for short, option, _ in COMMON_OPTIONS}
+    switches |= {*long_forms.values()}
     for place, key in (keys or {}).items():
         if key.is_boolean:
             switches |= {f"--{place}", f"--{key.key}"}
     found = []
     for word, following in zip_longest(words, words[1:], fillvalue=""):
+        word = long_forms.get(word, word)
         if word.startswith("--"):
             name, sign, value = word.partition("=")
             word = "--" + name[2:].replace("-", "_") + sign + value

@@ -189,20 +189,23 @@ def _translate_document(
     # Turn `split_sentences` off, because `translate_markup` itself splits the text into sentences. Turn
     # `return_alignments` on, because `translate_markup` uses the word alignments to place the tags.
     chosen = replace(chosen, split_sentences=False, return_alignments=True)
+    # Report the sentences of all calls of `translate` together. `translate_markup` translates for example the
+    # attributes and the texts of HTML in separate calls.
+    report = LineReport("the sentences of the input")
 
     def translate(sentences: Sequence[str]) -> list["Translation"]:
         checked = (try_parse(check, Request(sentence)) for sentence in sentences)
         requests = translator.after_choosing_dtype(checked, chosen)
         translations = []
-        with LineReport("the sentences of the input") as report:
-            for translation in translator.translate_requests(requests, chosen):
-                report.add(translation)
-                translations.append(translation)
+        for translation in translator.translate_requests(requests, chosen):
+            report.add(translation)
+            translations.append(translation)
         return translations
 
     document = _read_document(options)
     try:
-        translation = translate_markup(document, options.input_format, translate)
+        with report:
+            translation = translate_markup(document, options.input_format, translate)
     except LINE_ERRORS as error:
         kind = ValueError if options.text is None else InvalidValueError
         raise kind(f"{options.place} cannot be translated: {error}") from error

@@ -11,7 +11,7 @@ from huggingface_hub.utils import validate_repo_id
 from ..checkpoint.files import CARD_FILE
 from ..checkpoint.hub import explained, with_retries
 from ..publish.destination import Destination, check_destination
-from ..publish.push import only_hub_errors, send
+from ..publish.push import commit_and_check, only_hub_errors
 from ..publish.staging import link_file, refuse_tokens
 from .export_formats import ExportFormat
 
@@ -59,7 +59,7 @@ def push_export(
         card = _card_of_export(folder, entry, to.repo_id, base_model, token)
         (staged / CARD_FILE).write_text(str(card), encoding="utf-8")
         refuse_tokens(staged)
-        return send(to, staged, commit_message, replaced=())
+        return commit_and_check(to, staged, commit_message, replaced=())
 
 
 def _card_of_export(

@@ -22,7 +22,7 @@ from ..convert.html_engine import MODULE_FILE, PAGE_FILE
 from ..model.errors_vaswani import InvalidValueError
 from ..publish.destination import Destination, check_destination
 from ..publish.model_card import pipeline_of
-from ..publish.push import only_hub_errors, push, send
+from ..publish.push import commit_and_check, only_hub_errors, push
 from ..publish.staging import refuse_tokens
 from ..version import minimum_versions
 
@@ -144,7 +144,7 @@ def push_space(
         else:
             stage_static_space(page, staged, model)
         refuse_tokens(staged)
-        return send(to, staged, "Push a Space of vaswani_hf", replaced=_REPLACED)
+        return commit_and_check(to, staged, "Push a Space of vaswani_hf", replaced=_REPLACED)
 
 
 def stage_space(checkpoint: Path, staged: Path, repository: str, commit: str) -> None:

@@ -1,7 +1,5 @@
 """Translates documents with markup: HTML, Markdown, SubRip subtitles, gettext catalogues and templates."""
 
-from .documents import FORMATS, translate_markup
-from .html import translate_html_documents
-from .tagged_text import translate_templates
+from .documents import translate_documents, translate_markup
 
-__all__ = ["FORMATS", "translate_html_documents", "translate_markup", "translate_templates"]
+__all__ = ["translate_documents", "translate_markup"]

@@ -1,26 +1,35 @@
-"""Defines `translate_markup`, which translates a document (HTML, Markdown, SubRip or gettext) or a
-template.
+"""Defines `translate_markup`, which translates a document (HTML, Markdown, SubRip or gettext) or a template,
+and `translate_documents`, which translates several documents together.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .gettext import translate_catalogue
-from .html import translate_html
+from .html import translate_html_documents
 from .markdown import translate_markdown
 from .passages import TranslateSentences
 from .subtitles import translate_subtitles
-from .tagged_text import translate_template
+from .tagged_text import translate_templates
 
-# Maps the name of each format to the function that translates a document of this format.
-FORMATS: dict[str, Callable[[str, TranslateSentences], str]] = {
-    "html": translate_html,
-    "markdown": translate_markdown,
-    "srt": translate_subtitles,
-    "po": translate_catalogue,
-    "template": translate_template,
+_TranslateDocuments = Callable[[Sequence[str], TranslateSentences], list[str]]
+
+
+def _one_by_one(translate_document: Callable[[str, TranslateSentences], str]) -> _TranslateDocuments:
+    return lambda texts, translate: [translate_document(text, translate) for text in texts]
+
+
+# Maps the name of each format to the function that translates documents of this format. The function gets
+# documents whose lines end with LF, without a byte order mark.
+_FORMATS: dict[str, _TranslateDocuments] = {
+    "html": translate_html_documents,
+    "markdown": _one_by_one(translate_markdown),
+    "srt": _one_by_one(translate_subtitles),
+    "po": _one_by_one(translate_catalogue),
+    "template": translate_templates,
 }
 
+_BYTE_ORDER_MARK = "\ufeff"
 _LINE_END = re.compile(r"\r\n?|\n")
 
 
@@ -57,10 +66,24 @@ def translate_markup(text: str, format: str, translate: TranslateSentences) -> s
         ... )
         '<p>Ein <b>Hund</b>.</p>'
     """
-    mark = "\ufeff" if text.startswith("\ufeff") else ""
-    body = text.removeprefix(mark)
-    endings = _LINE_END.findall(body)
-    first, *others = FORMATS[format](_LINE_END.sub("\n", body), translate).split("\n")
+    (translation,) = translate_documents([text], format, translate)
+    return translation
+
+
+def translate_documents(texts: Sequence[str], format: str, translate: TranslateSentences) -> list[str]:
+    """Translate several documents as `translate_markup` does. The sentences of all HTML documents, or of all
+    templates, share batches.
+    """
+    bodies = [_LINE_END.sub("\n", text.removeprefix(_BYTE_ORDER_MARK)) for text in texts]
+    translations = _FORMATS[format](bodies, translate)
+    return [_with_line_endings(text, found) for text, found in zip(texts, translations, strict=True)]
+
+
+def _with_line_endings(text: str, translation: str) -> str:
+    """Return the translation with the byte order mark and the line endings of the document `text`."""
+    mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
+    endings = _LINE_END.findall(text)
+    first, *others = translation.split("\n")
     if len(others) != len(endings):
         endings = (endings[:1] or ["\n"]) * len(others)
     lines = [ending + line for ending, line in zip(endings, others, strict=True)]

@@ -3,6 +3,7 @@ copied.
 """
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,15 +36,9 @@ _KNOWN_SECTION = re.compile(r"<!\[(?:cdata|if|else|endif)(?![-_.a-z0-9])", re.IG
 _Kind = Literal["open", "close", "single", "text", "comment", "declaration"]
 
 
-def translate_html(text: str, translate: TranslateSentences) -> str:
-    """Return the translation of an HTML document."""
-    (translation,) = translate_html_documents([text], translate)
-    return translation
-
-
 def translate_html_documents(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
-    """Translate several documents together, so that the sentences of all documents share batches."""
-    documents = [_tokens_of(text) for text in texts]
+    """Translate several HTML documents together, so that the sentences of all documents share batches."""
+    documents = [_with_joined_elements(_tokens_of(text)) for text in texts]
     _translate_attributes(documents, translate)
     return join_parts([_text_parts(tokens) for tokens in documents], translate)
 
@@ -130,6 +125,19 @@ def keeps_content(tag: str) -> bool:
     return bool(tokens) and tokens[0].keeps_content is True
 
 
+def are_kept(parts: Sequence[str]) -> list[bool]:
+    """Return for each part of an HTML document whether the part begins inside an untranslated element."""
+    tokens = _tokens_of("".join(parts))
+    starts = [token.start for token in tokens]
+    found = []
+    offset = 0
+    for part in parts:
+        i = bisect_right(starts, offset) - 1
+        found.append(i >= 0 and tokens[i].is_kept)
+        offset += len(part)
+    return found
+
+
 @dataclass(slots=True)
 class _Token:
     """A tag, a text, a comment, or an untranslated element of an HTML document.
@@ -170,11 +178,11 @@ class _Token:
 
 
 def _tokens_of(document: str) -> list[_Token]:
-    """Divide a document into tokens. Each untranslated element is one token."""
+    """Divide a document into tags, texts and comments."""
     tokens = _Tokenizer(document).tokens
     _set_ends(tokens)
     _set_is_kept(tokens)
-    return _with_joined_elements(tokens)
+    return tokens
 
 
 class _Tokenizer(HTMLParser):

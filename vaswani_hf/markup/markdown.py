@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .html import VOID, keeps_content, text_of_code, translate_html_documents
+from .html import VOID, are_kept, keeps_content, text_of_code, translate_html_documents
 from .html_text import divide_outer_space, references_of, text_pieces
 from .passages import TranslateSentences, translate_passages
 from .pieces import Passage, Piece, protected_piece, tag_piece
@@ -28,6 +28,8 @@ _MATH = re.compile(r"\$\$.+?\$\$|(?<!\w)\$(?![\s{])[^$\n]*?(?<!\s)\$(?![\w{])", 
 _FOOTNOTE = re.compile(r"\[\^[^\s\[\]]+\]")
 _FOOTNOTE_DEFINITION = re.compile(rf"{_FOOTNOTE.pattern}:[ \t]*")
 _SOFT_OR_HARD_BREAK = re.compile(r"\\?[ \t]*\n[ \t]*")
+# The tag before an HTML block inside an untranslated element. The tag is removed after the translation.
+_KEEPING_TAG = '<div translate="no">'
 _PARAGRAPH = ["paragraph_open", "inline", "paragraph_close"]
 _SPECIAL = r"[\\`*_\[\]<>~]|&(?=#?\w+;)"
 _LINE_START = re.compile(r"(^|\n)([ \t]*)([#+=-]|\d+(?=[.)]))")
@@ -84,6 +86,10 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     # The parser writes the link definitions of the document into `definitions`.
     definitions: dict[str, Any] = {}
     tokens = parser.parse("\n".join(lines), definitions)
+    # An HTML block ends at an empty line, but an element such as `<div translate="no">` can also contain the
+    # following blocks.
+    for token, is_kept in zip(tokens, are_kept([_as_html(token) for token in tokens]), strict=True):
+        token.meta["is_kept"] = is_kept
     edits = _edits_of_html_blocks(tokens, lines, translate)
     blocks = _blocks_of(tokens, lines)
     passages = [Passage(block.pieces, _escape_function(block)) for block in blocks]
@@ -98,15 +104,24 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     return metadata + "\n".join(_edited(lines, edits))
 
 
+def _as_html(token: Any) -> str:
+    """Return the HTML code of a block, after the letter "x" in place of the text."""
+    if token.type == "html_block":
+        return f"x{token.content}"
+    if token.type == "inline":
+        return "".join(["x", *(child.content for child in token.children if child.type == "html_inline")])
+    if token.nesting == 0:
+        return ""
+    return f"<{token.tag}>" if token.nesting > 0 else f"</{token.tag}>"
+
+
 def _edits_of_html_blocks(
     tokens: Sequence[Any], lines: Sequence[str], translate: TranslateSentences
 ) -> list[_Edit]:
     """Translate all blocks of HTML together. Keep the Markdown prefix of each line, such as the `>` of a
     quotation.
     """
-    starts = []
-    contents = []
-    prefixes = []
+    found = []
     for token in tokens:
         if token.type != "html_block":
             continue
@@ -114,15 +129,17 @@ def _edits_of_html_blocks(
         content = token.content.removesuffix("\n")
         of_lines = content.split("\n")
         if end - start == len(of_lines) and all(map(str.endswith, lines[start:end], of_lines)):
-            starts.append(start)
-            contents.append(content)
-            prefixes.append([*map(str.removesuffix, lines[start:end], of_lines)])
+            prefixes = [*map(str.removesuffix, lines[start:end], of_lines)]
+            opening = _KEEPING_TAG if token.meta["is_kept"] else ""
+            found.append((start, prefixes, opening, opening + content))
     edits = []
-    translations = translate_html_documents(contents, translate)
-    for start, before, translation in zip(starts, prefixes, translations, strict=True):
-        new = [prefix + line for prefix, line in zip(before, translation.split("\n"), strict=False)]
+    translations = translate_html_documents([content for *_, content in found], translate)
+    for (start, prefixes, opening, _), translation in zip(found, translations, strict=True):
+        new_lines = translation.removeprefix(opening).split("\n")
+        new = [prefix + line for prefix, line in zip(prefixes, new_lines, strict=False)]
         first_line = _LinePart(start, 0, len(lines[start]))
-        edits.append(_Edit(first_line, text="\n".join(new), removed=range(start + 1, start + len(before))))
+        removed = range(start + 1, start + len(prefixes))
+        edits.append(_Edit(first_line, text="\n".join(new), removed=removed))
     return edits
 
 
@@ -137,7 +154,7 @@ def _blocks_of(tokens: Sequence[Any], lines: Sequence[str]) -> list[_Block]:
             continue
         place = finder.find(token, is_cell)
         pieces = _InlineReader(token.content).pieces_of(token.children)
-        if place is None or pieces is None:
+        if place is None or pieces is None or token.meta["is_kept"]:
             continue
         task = _TASK.match(token.content)
         check_box = task[0] if task else ""

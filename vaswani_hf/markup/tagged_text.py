@@ -25,15 +25,10 @@ _PART = re.compile(
 )
 
 
-def translate_template(text: str, translate: TranslateSentences) -> str:
-    """Return the translation of plain text that contains placeholders, such as `{name}`, or tags."""
-    (translation,) = translate_templates([text], translate)
-    return translation
-
-
 def translate_templates(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
-    """Translate several templates together, so that the sentences of all templates share batches. Each line
-    of a template is a separate text.
+    """Translate several templates together, so that the sentences of all templates share batches. A template
+    is plain text that contains placeholders, such as `{name}`, or tags. Each line of a template is a separate
+    text.
     """
     lines_of_texts = [text.split("\n") for text in texts]
     lines = [line for lines_of_text in lines_of_texts for line in lines_of_text]

@@ -21,6 +21,7 @@ In tensor shapes, S is the source length and T the target length, both in tokens
 import operator
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -97,6 +98,7 @@ ORDINAL = re.compile(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}")
 INITIAL = re.compile(r"(?:(?!\d|_)\w\.)*(?!\d|_)\w|[IVXLCDM]+")
 
 OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
+_NEXT_WORD = re.compile(rf"[{re.escape(OPENING)} ]*(?P<word>\w*)")
 
 
 def split_sentences(text: str) -> tuple[list[str], list[str]]:
@@ -172,35 +174,40 @@ def _split_line(line: str) -> list[tuple[str, str]]:
     if start:
         pieces.append(("", line[:start]))
     has_case = line != line.lower()
+    # The start of the sentence, or the ends of the last refused candidates. The text after the first position
+    # in `ends` contains the last two words. Do not search the whole sentence for each candidate, because the
+    # time would grow with the square of the number of candidates.
+    ends = deque([start], maxlen=3)
     for candidate in CANDIDATE.finditer(line):
         if candidate.end() == len(line):
             break
         is_wide = candidate.group("wide") is not None
         end = candidate.start("wide" if is_wide else "space")
-        if is_wide or _is_boundary(
-            line[start : candidate.start()], candidate, line[candidate.end() :], has_case
-        ):
+        if is_wide or _is_boundary(line[ends[0] : candidate.start()], candidate, has_case):
             pieces.append((line[start:end], line[end : candidate.end()]))
             start = candidate.end()
+            ends.clear()
+        ends.append(candidate.end())
     rest = line[start:].rstrip()
     pieces.append((rest, line[start + len(rest) :]))
     return pieces
 
 
-def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
+def _is_boundary(before: str, candidate: re.Match, has_case: bool) -> bool:
     """Return True if a sentence ends at `candidate`. `candidate` is the match of a regular expression at a
-    possible sentence end. `before` is the text of the sentence before the match, and `after` is the rest of
-    the line after the match.
+    possible sentence end. `before` is the end of the sentence before the match, with at least two words if
+    the sentence has two words.
     """
-    following = after.lstrip(OPENING + " ")
-    if following[:1].islower() and (has_case or candidate.group("close")):
+    next_match: Any = _NEXT_WORD.match(candidate.string, candidate.end())
+    start = next_match.start("word")
+    if candidate.string[start : start + 1].islower() and (has_case or candidate.group("close")):
         return False
     if candidate.group("stop") != ".":
         return True
     words = before.split()
     word = words[-1].lstrip(OPENING) if words else ""
     previous = words[-2].lower() if len(words) > 1 else ""
-    next_word = re.match(r"\w*", following).group().lower()  # type: ignore[union-attr]
+    next_word = next_match["word"].lower()
     if word.lower() in ABBREVIATIONS or SPACED_ABBREVIATION.search(before):
         return False
     if word.lower() in BEFORE_NUMBERS and next_word[:1].isdecimal():

@@ -15,10 +15,12 @@ import os
 import re
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 from transformers import TrainerCallback
 
 from ..checkpoint.files import (
@@ -32,13 +34,13 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.hub import explained, sentence_of, with_retries
 from ..checkpoint.loading import verify_download
-from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
+from ..checkpoint.manifest import metadata_of, read_manifest, verify_manifest, write_manifest
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.section import AnyTraining
 from ..settings.sections import PublishingSettings
 from .destination import Destination, check_destination
-from .push import REPLACED_FILES, upload
+from .push import REPLACED_FILES, commit_folder
 from .staging import refuse_tokens, stage_repository
 
 LAST_CHECKPOINT = "last-checkpoint"
@@ -112,9 +114,9 @@ class PushCheckpointsCallback(TrainerCallback):
                 is_last_only = publishing.hub_strategy == "checkpoint"
                 name = LAST_CHECKPOINT if is_last_only else checkpoint.name
                 _stage_resumable(checkpoint, repository / name)
-                replaced = (*replaced, f"{name}/*")
+                replaced = (*replaced, *_files_of_earlier_push(to.repo_id, name))
             refuse_tokens(repository)
-            upload(to, repository, f"Training in progress, step {step}", replaced)
+            commit_folder(to, repository, f"Training in progress, step {step}", replaced)
             self.pushed_step = step
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
@@ -124,6 +126,16 @@ class PushCheckpointsCallback(TrainerCallback):
         finally:
             shutil.rmtree(repository, ignore_errors=True)
             shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _files_of_earlier_push(repo_id: str, name: str) -> list[str]:
+    """Return the files that an earlier push has written into the folder `name` of the repository. The
+    manifest in this folder lists the files, so that a push does not delete the files of a user.
+    """
+    with suppress(RepositoryNotFoundError, EntryNotFoundError, ValueError):
+        path = Path(with_retries(hf_hub_download, repo_id, f"{name}/{MANIFEST_FILE}"))
+        return [f"{name}/{file}" for file in read_manifest(path.parent)["files"]]
+    return []
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -125,7 +125,7 @@ def push(
         stage_repository(folder, staged, to.repo_id, license=license, base_model=base_model)
 
         # 3. Upload the files, download the commit again, and compare the files and the outputs.
-        return send(
+        return commit_and_check(
             to,
             staged,
             commit_message,
@@ -142,7 +142,7 @@ def _different_outputs(expected: dict[str, Any], downloaded: Path) -> list[str]:
     return [name for name, output in expected.items() if output != arrived[name]]
 
 
-def send(
+def commit_and_check(
     to: Destination,
     staged: Path,
     commit_message: str,
@@ -157,7 +157,7 @@ def send(
     the push. If no output differs, the function prints the text in the argument `checked`. Return the address
     of the commit or of the pull request.
     """
-    commit, is_new = upload(to, staged, commit_message, replaced)
+    commit, is_new = commit_folder(to, staged, commit_message, replaced)
     url = commit.pr_url or commit.commit_url
     print(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", flush=True)
     place = f" to {commit.pr_revision}" if to.create_pr else ""
@@ -177,7 +177,7 @@ def send(
     return url
 
 
-def upload(
+def commit_folder(
     destination: Destination, folder: Path, message: str, replaced: tuple[str, ...] = REPLACED_FILES
 ) -> tuple[CommitInfo, bool]:
     """Push a folder in one commit. Create the repository and the branch if they do not exist.

@@ -6,12 +6,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 
-from ..markup import translate_html_documents, translate_templates
+from ..markup import translate_documents
 from ..model.translations_vaswani import Translation
 from .engine import Job
-
-# Maps each format of documents to the function that translates several documents together.
-_TRANSLATE = {"html": translate_html_documents, "template": translate_templates}
 
 
 class DocumentsJob:
@@ -22,7 +19,7 @@ class DocumentsJob:
 
     def __init__(self, format: str, documents: Sequence[str], submit: Callable[[Sequence[str]], Job]):
         self.future: Future[list[list[Translation]]] = Future()
-        self._translate_documents = _TRANSLATE[format]
+        self._format = format
         self._documents = documents
         self._submit = submit
 
@@ -33,7 +30,7 @@ class DocumentsJob:
         # `set_result` raises an `InvalidStateError` if another thread has cancelled the future.
         with contextlib.suppress(InvalidStateError):
             try:
-                texts = self._translate_documents(self._documents, self._translate)
+                texts = translate_documents(self._documents, self._format, self._translate)
             except Exception as error:
                 self.future.set_exception(error)
             else:

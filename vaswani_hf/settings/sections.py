@@ -84,6 +84,14 @@ class _ConfigOfRecipe(VaswaniConfig):
     field_prefix = "model."
 
 
+class _DecoderConfigOfRecipe(_ConfigOfRecipe):
+    """The config of a model without an encoder."""
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        return ("decoder",)
+
+
 class ModelSettings(Settings):
     """The section `model` of a recipe: the fields of `VaswaniConfig`, the models with the initial weights,
     and the user's Python file.
@@ -108,6 +116,11 @@ class ModelSettings(Settings):
         tokenizers.
         """
         fields = {**self.config_fields(), **vocabulary}
+        if len(self.stacks) == 1:
+            # Give the missing stack the shape of the existing stack, because the config checks both stacks.
+            (stack,) = self.stacks
+            for part in ("layers", "attention_heads", "ffn_dim"):
+                fields |= {f"{name}_{part}": getattr(self, f"{stack}_{part}") for name in STACKS}
         start = "pad_token_id" if fields.get("zero_start_embedding") else "bos_token_id"
         return config_class(**fields, decoder_start_token_id=fields.get(start, getattr(VaswaniConfig, start)))
 
@@ -125,7 +138,7 @@ class ModelSettings(Settings):
     @model_validator(mode="after")
     def _check_config(self) -> Self:
         # The constructor checks whether the values of all fields fit together.
-        self.make_config(_ConfigOfRecipe)
+        self.make_config(_ConfigOfRecipe if "encoder" in self.stacks else _DecoderConfigOfRecipe)
         return self
 
 

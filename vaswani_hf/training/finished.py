@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
+from transformers.dynamic_module_utils import get_relative_imports
 
 from ..checkpoint.files import (
     CALIBRATION_FILE,
@@ -31,6 +32,7 @@ from ..checkpoint.manifest import describe, faults_of, read_manifest, verify_man
 from ..checkpoint.results import Results, TrainingRecord, read_results, write_results
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus
+from ..model.extension_vaswani import ENTRY
 from ..tasks import TASKS
 from .checkpoints import refuse_vanished_folder
 from .messages import say
@@ -58,18 +60,21 @@ def _outputs_files() -> list[str]:
     return [task.outputs_file for task in TASKS.values() if task.outputs_file]
 
 
-def _final_files() -> list[str]:
-    """Return patterns for the final files that the manifest contains. The Python files that the recipe names
-    with `model.code`, and other files of the user, are not in the manifest.
+def _final_files(folder: Path) -> list[str]:
+    """Return patterns for the final files that the manifest contains. The manifest contains the Python files
+    of the user's classes, which `registered_vaswani.py` imports, but no other files of the user.
     """
-    return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
+    entry = folder / f"{ENTRY}.py"
+    modules = get_relative_imports(entry) if entry.is_file() else []
+    code_files = ["*_vaswani.py", *(f"{module}.py" for module in modules)]
+    return [*CHECKPOINT_FILES, *code_files, CURVE_FILE, *_outputs_files()]
 
 
 def write_final_manifest(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
     """First write the manifest, which contains the texts of recipe.yaml and results.json. Then write
     recipe.yaml and results.json.
     """
-    paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
+    paths = {path for pattern in _final_files(folder) for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
     files |= {RECIPE_FILE: recipe.encode(), RESULTS_FILE: results.encode()}
     write_manifest(folder, {"training_pairs": training_pairs, "recipe": recipe, "results": results}, files)
