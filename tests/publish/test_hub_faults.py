@@ -25,6 +25,12 @@ def short_waits(monkeypatch):
 
 
 @pytest.fixture
+def quick_push(monkeypatch):
+    """Skip the outputs of the model, because these take half of the time of a push."""
+    monkeypatch.setattr("vaswani_hf.publish.push.fingerprint", lambda folder: {})
+
+
+@pytest.fixture
 def cache(tmp_path, monkeypatch):
     """An empty cache, because a client may read every file that is in the cache."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -68,6 +74,7 @@ bob/new | 1 | There is no repository 'bob/new', and the token of alice cannot ma
 """
 
 
+@pytest.mark.usefixtures("quick_push")
 def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
     hub, published, bob, tiny_checkpoint, vaswani
 ):
@@ -114,6 +121,7 @@ CARDS = {
 }
 
 
+@pytest.mark.usefixtures("quick_push")
 def test_cards_and_files_that_cannot_be_published(hub, published, alice, tiny_checkpoint, vaswani):
     folder = tiny_checkpoint()
     names = {"folder": folder, "token": "a" * 34, "own": alice.token}
@@ -130,6 +138,7 @@ def test_cards_and_files_that_cannot_be_published(hub, published, alice, tiny_ch
     assert not hub.uploads()
 
 
+@pytest.mark.usefixtures("quick_push")
 def test_a_token_that_may_not_push(hub, published, tiny_checkpoint, vaswani, monkeypatch):
     folder = tiny_checkpoint()
     sentences = {
@@ -252,6 +261,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.usefixtures("quick_push")
 @pytest.mark.parametrize(("command", "method", "path", "fault", "begin", "end"), FAULTS)
 def test_a_command_that_fails_on_the_way_can_be_run_again(
     hub, published, cache, tiny_checkpoint, vaswani, monkeypatch, command, method, path, fault, begin, end
@@ -274,6 +284,7 @@ def test_a_command_that_fails_on_the_way_can_be_run_again(
 BUSY = ["/api/repos/create", "/commit/", "/api/whoami-v2", "/refs", "/branch/", "/tag/", "/preupload/"]
 
 
+@pytest.mark.usefixtures("quick_push")
 def test_requests_that_are_refused_for_a_moment_are_sent_again(hub, published, tiny_checkpoint, vaswani):
     for pattern in BUSY:
         hub.fault("GET|POST", pattern, status=429)
