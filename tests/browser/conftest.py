@@ -12,7 +12,7 @@ from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.translator_vaswani import BaseTranslator
 
 TEXTS = ("one two three four five eins zwei drei vier fünf",)
-OTHER_KINDS = ("marian", "t5", "bart")
+OTHER_KINDS = ("marian", "t5")
 # The lowest contrast ratio (WCAG 2.2) of a text and its background, with all weights and doubts at 1.
 LOWEST_CONTRAST = """() => {
   const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);

@@ -8,14 +8,7 @@ from typing import Any
 
 import torch
 from factories import stacks
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
 from word_model import train_on_words
 
 START, PAD, EOS = 0, 1, 2
@@ -30,8 +23,6 @@ def other_model(kind: str, tokenizer: Any) -> Any:
     config = {"vocab_size": len(tokenizer), "forced_eos_token_id": None, **IDS}
     if kind == "marian":
         model: Any = MarianMTModel(MarianConfig(**config, **SIZES))
-    elif kind == "bart":
-        model = BartForConditionalGeneration(BartConfig(**config, **SIZES))
     else:
         model = T5ForConditionalGeneration(T5Config(**config, **T5_SIZES))
     model.set_attn_implementation("eager")

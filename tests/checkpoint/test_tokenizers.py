@@ -91,12 +91,8 @@ def test_a_foreign_tokenizer_is_refused(hub, repo_id, tiny_checkpoint, vaswani, 
     sentence = f"The {side} tokenizer must fit '{folder}', but {FOREIGN[how]}; take the tokenizer and the model from one checkpoint."
     assert vaswani("translate", folder, "--text", "der Hund") == (1, "", sentence)
     if how == "more entries":
-        (tmp_path / "text").write_text("der Hund\n")
-        sides = ("--source", tmp_path / "text", "--reference", tmp_path / "text")
-        commands = [("evaluate", folder, *sides), ("push", folder, repo_id)]
-        for format in ("marian", "ctranslate2", "onnx"):
-            commands.append(("export", folder, tmp_path / "out", "--format", format))
-        for words in commands:
+        export = ("export", folder, tmp_path / "out", "--format", "marian")
+        for words in (export, ("push", folder, repo_id)):
             assert vaswani(*words) == (1, "", sentence), words
     assert ("model", repo_id) not in hub.repositories
 

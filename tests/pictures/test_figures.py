@@ -221,14 +221,3 @@ def test_existing_output(vaswani, copier_checkpoint, tmp_path):
     assert code == 2
     assert "exists and is not an empty folder" in message
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
-
-
-def test_ctranslate2_folder(vaswani, tmp_path):
-    """A folder of CTranslate2 has no attention weights."""
-    folder = tmp_path / "exported"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"add_source_eos": false}', encoding="utf-8")
-    (tmp_path / "texts.txt").write_text("nein\nja?\n", encoding="utf-8")
-    code, _, message = vaswani("figures", folder, tmp_path / "out", "--texts", tmp_path / "texts.txt")
-    assert code == 2
-    assert "was exported for CTranslate2" in message

@@ -105,6 +105,9 @@ def test_a_damaged_checkpoint_is_neither_pushed_nor_loaded(hub, repo_id, tiny_ch
     assert vaswani(*translate) == (2, "", no_config.format(repo_id))
     repository.commit(files_in(folder))
     assert vaswani(*translate) == (1, "", damaged.format(repo_id))
+    repository.commit({"adapter_config.json": b"{}"})
+    adapter = f"`model` must be a whole model, but '{repo_id}' holds an adapter of PEFT"
+    assert vaswani(*translate)[2].startswith(adapter)
 
 
 HAS_TOKEN = (
