@@ -29,9 +29,7 @@ def in_spite(hub, repo_id) -> str:
     return f"The commit exists ({url}); repeat the push to check the files again; the repeated push creates no second commit."
 
 
-def test_a_push_leaves_a_whole_repository_in_one_commit(
-    hub, repo_id, alice, transfer, tiny_checkpoint, vaswani
-):
+def test_a_push_leaves_a_whole_repository_in_one_commit(hub, repo_id, alice, tiny_checkpoint, vaswani):
     folder = tiny_checkpoint(two_vocabularies=True)
     # A push adds the code to a checkpoint without code.
     for path in folder.glob("*.py"):

@@ -80,15 +80,12 @@ def texts(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copy(tmp_path):
-    """Return a copy of a checkpoint that a test may change, and the results of the copy."""
+    """Return a copy of a checkpoint that a test may change."""
 
-    def copy(folder, without=(), **results):
+    def copy(folder, without=()):
         shutil.copytree(folder, tmp_path / "copy")
         for name in without:
             (tmp_path / "copy" / name).unlink()
-        if results:
-            recorded = json.loads((folder / "results.json").read_text()) | results
-            (tmp_path / "copy" / "results.json").write_text(json.dumps(recorded))
         return tmp_path / "copy"
 
     return copy
@@ -101,11 +98,6 @@ def change(folder, section, **keys) -> Path:
     recipe[section] |= keys
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
     return folder
-
-
-def licensed(folder, data_license, chosen=None) -> Path:
-    """Change the licence of the data and the licence that the publisher chose."""
-    return change(change(folder, "data", license=data_license), "publishing", license=chosen)
 
 
 def results(folder):
@@ -286,60 +278,76 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
 
 
 def test_a_run_that_was_not_finished_says_so(numbers, copy):
-    card = model_card(copy(numbers, ["results.json"]), "alice/words")
+    card = model_card(copy(numbers, ["results.json"]), "alice/words", base_model="alice/base")
     assert "The run of this model has no results" in card.text
+    assert card.data.base_model == "alice/base" and "made from `alice/base`" in card.text
     assert card.data.language == ["en", "de"]
     assert card.data.eval_results is None
     assert table_of(card)["optimizer steps"] == NOT_KNOWN
 
 
-def test_results_without_a_recipe_are_enough_for_the_scores_and_the_data(numbers, copy, tmp_path):
-    card = model_card(copy(numbers, ["recipe.yaml"]), "alice/words")
+def test_results_without_a_recipe_are_enough_for_the_scores_and_the_data(numbers, copy):
+    folder, recorded = copy(numbers, ["recipe.yaml"]), results(numbers)
+    card = model_card(folder, "alice/words")
     assert (card.data.language, card.data.license) == (["en", "de"], "apache-2.0")
     assert card.data.eval_results[0].dataset_name == "numbers"
+    recorded["data"]["test"] = {"name": "test.en", "files": ["test.en", "test.de"]}
+    (folder / "results.json").write_text(json.dumps(recorded))
+    # A test file is not the id of a dataset.
+    assert model_card(folder, "alice/words").data.eval_results[0].dataset_type == "unknown"
     nulls = dict.fromkeys(("training", "test", "decoding", "data", "corpus"))
     inner = {"training": {"seconds": None, "versions": None}, "test": {"bleu": None, "chrf": None}}
     for content in (nulls, nulls | inner):
-        (tmp_path / "copy" / "results.json").write_text(json.dumps(content))
-        card = model_card(tmp_path / "copy", "alice/words")
+        (folder / "results.json").write_text(json.dumps(content))
+        card = model_card(folder, "alice/words")
         assert card.data.eval_results is None and "BLEU" not in str(card)
         table = table_of(card)
         assert table["date"] == table["epochs"] == table["hardware"] == NOT_KNOWN
 
 
 def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy):
-    training = results(numbers)["training"]
+    folder, recorded = copy(numbers), results(numbers)
+    page = "trackio:https://huggingface.co/spaces/alice/words"
     changed = {"steps": 1200, "resumed_at_step": 700, "averaged_steps": [], "seconds": 9000.0}
-    tags = ["trackio", "trackio:https://huggingface.co/spaces/alice/words"]
-    folder = copy(numbers, training=training | changed | {"model_tags": tags})
+    recorded["training"] |= changed | {"model_tags": ["trackio", page]}
+    (folder / "results.json").write_text(json.dumps(recorded))
     change(folder, "training", early_stopping_patience=3, max_steps=5000, save_steps=500)
-    card = model_card(folder, "alice/words", base_model="alice/base")
-    assert table_of(card)["optimizer steps"] == "1,200 of at most 5,000; early stopping ended the run"
-    assert table_of(card)["final weights"] == "the checkpoint with the best validation loss"
-    assert table_of(card)["time"] == "2.50 hours"
+    card = model_card(folder, "alice/words")
+    table = table_of(card)
+    assert table["optimizer steps"] == "1,200 of at most 5,000; early stopping ended the run"
+    assert table["final weights"] == "the checkpoint with the best validation loss"
+    assert table["time"] == "2.50 hours"
     assert "The run was resumed after step 700; the table shows the hardware and the versions" in card.text
-    assert card.data.base_model == "alice/base" and "made from `alice/base`" in card.text
-    assert card.data.tags[-2:] == tags
-    assert "The metrics of the training: https://huggingface.co/spaces/alice/words" in card.text
-    averaged = results(folder) | {"training": training | {"averaged_steps": [1, 2]}}
-    (folder / "results.json").write_text(json.dumps(averaged))
+    assert card.data.tags[-2:] == ["trackio", page]
+    assert f"The metrics of the training: {page.removeprefix('trackio:')}\n" in card.text
+    recorded["training"]["averaged_steps"] = [1, 2]
+    (folder / "results.json").write_text(json.dumps(recorded))
     table = table_of(model_card(folder, "alice/words"))
     assert table["final weights"] == "mean of the checkpoints of the steps 1, 2"
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("de_AT", ["en", "de"]), ("zh-Hans", ["en", "zh"]), ("german", ["en"])]
+    ("data", "metadata", "text"),
+    [
+        # The Hub knows languages of two or three letters.
+        ({"target_language": "de_AT"}, "language:\n- en\n- de\n", "from `en` to `de_AT`"),
+        ({"target_language": "zh-Hans"}, "language:\n- en\n- zh\n", "from `en` to `zh-Hans`"),
+        ({"target_language": "german"}, "language:\n- en\nlicense", "from `en` to `german`"),
+        ({"test_name": "News"}, "name: News\n", "Scores on News, `numbers`"),
+        ({"test_dataset": "alice/news"}, "type: alice/news\n", "Scores on `numbers`"),
+        ({"license": "other"}, "\nlicense: other\n", "is `other`, which is also the licence of the training"),
+        ({"license": "unknown"}, "\nlicense: unknown\n", "The licence is not known. Ask the publisher"),
+    ],
+    ids=str,
 )
-def test_languages_that_the_hub_does_not_know_stay_out_of_the_metadata(numbers, copy, given, expected):
-    folder = copy(numbers)
-    card = model_card(change(folder, "data", target_language=given), "alice/words")
-    assert card.data.language == expected
-    assert f"from `en` to `{given}`" in card.text
+def test_the_data_of_the_recipe_is_on_the_card(numbers, copy, data, metadata, text):
+    card = model_card(change(copy(numbers), "data", **data), "alice/words")
+    assert metadata in str(card.data) and text in card.text
 
 
 @pytest.mark.parametrize("name", ["copy/checkpoint-2", "best", "."])
 def test_a_numbered_checkpoint_has_the_terms_of_its_run(texts, copy, name, monkeypatch, tmp_path):
-    checkpoint = licensed(copy(texts), "research-only") / "checkpoint-2"
+    checkpoint = change(copy(texts), "data", license="research-only") / "checkpoint-2"
     (tmp_path / "best").symlink_to(checkpoint)
     monkeypatch.chdir(checkpoint)
     named = Path() if name == "." else tmp_path / name
@@ -348,8 +356,16 @@ def test_a_numbered_checkpoint_has_the_terms_of_its_run(texts, copy, name, monke
     assert "license: research-only" in (tmp_path / "staged" / "recipe.yaml").read_text()
 
 
+def test_a_licence_that_the_publisher_chose_is_beside_that_of_the_data(texts, copy):
+    folder = change(copy(texts), "data", license="cc-by-nc-4.0")
+    change(folder, "publishing", license="cc-by-nc-sa-4.0")
+    card = model_card(folder, "alice/words")
+    assert card.data.license == "cc-by-nc-sa-4.0"
+    assert "`cc-by-nc-sa-4.0`. The training data is under `cc-by-nc-4.0`." in card.text
+
+
 def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
-    folder = licensed(copy(texts), "research-only")
+    folder = change(copy(texts), "data", license="research-only")
     card = model_card(folder, "alice/words")
     assert (card.data.license, card.data.license_name) == ("other", "research-only")
     assert "**Research only.** The texts that the model was trained on may be used for res" in card.text
@@ -368,22 +384,6 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
         path.write_text(f"---\nlicense: {license}\n---\n# My model")
         with pytest.raises(ValueError, match="`license` must be research-only or left out"):
             check_card(path)
-
-
-def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
-    folder = copy(texts)
-    for data_license, chosen, expected in (
-        ("cc-by-2.0", None, "cc-by-2.0"),
-        ("cc-by-nc-4.0", "cc-by-nc-sa-4.0", "cc-by-nc-sa-4.0"),
-        (None, None, None),
-        ("unknown", None, "unknown"),
-        ("other", None, "other"),
-    ):
-        card = model_card(licensed(folder, data_license, chosen), "alice/words")
-        assert card.data.license == expected
-        assert ("The licence is not known. Ask the publisher" in card.text) == (expected in (None, "unknown"))
-        if expected is not None and data_license != expected:
-            assert f"`{expected}`. The training data is under `{data_license}`." in card.text
 
 
 FOREIGN = "must hold what `vaswani train` writes, but does not"
@@ -489,19 +489,6 @@ def test_the_publisher_chooses_the_examples(tmp_path):
     assert "texts that the publisher of the model chose" in card.text
 
 
-def test_the_recipe_names_the_test_set_and_its_dataset(numbers, copy):
-    data = results(numbers)["data"] | {"test": {"name": "test.en", "files": ["test.en", "test.de"]}}
-    folder = copy(numbers, data=data)
-    change(folder, "data", test_name="Numbers 2026", test_dataset="alice/numbers")
-    card = model_card(folder, "alice/words")
-    result = card.data.eval_results[0]
-    assert (result.dataset_name, result.dataset_type) == ("Numbers 2026", "alice/numbers")
-    assert "Scores on Numbers 2026, `numbers`" in card.text
-    # A test file is not the id of a dataset.
-    (folder / "recipe.yaml").unlink()
-    assert model_card(folder, "alice/words").data.eval_results[0].dataset_type == "unknown"
-
-
 @pytest.mark.parametrize(
     ("license", "sentence"),
     [
@@ -519,7 +506,7 @@ def test_the_text_of_a_licence(license, sentence):
 
 def test_the_licences_of_the_weights_and_of_the_code_are_pushed(numbers, copy, tmp_path):
     staged = tmp_path / "staged"
-    folder = licensed(copy(numbers), "cc-by-4.0")
+    folder = change(copy(numbers), "data", license="cc-by-4.0")
     stage_repository(folder, staged, "alice/words", license="research-only")
     text = (staged / "LICENSE").read_text()
     assert "may be used for research only" in text and text.endswith((ROOT / "LICENSE").read_text())
