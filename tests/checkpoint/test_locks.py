@@ -267,29 +267,6 @@ def test_a_new_folder_takes_the_place_of_one_that_has_a_lock_file_only(tmp_path,
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["file"]
 
 
-def test_one_of_many_processes_takes_a_lock(tmp_path):
-    """Each process counts in a file under the lock. Without the lock, the file loses counts."""
-    code = HOLD.split("with getattr")[0] + (
-        "folder, count = Path(sys.argv[1]), 0\n"
-        "end = time.monotonic() + 300\n"
-        "while count < 20 and time.monotonic() < end:\n"
-        "    try:\n"
-        "        with locks.locked_run(folder / 'run'):\n"
-        "            number = int((folder / 'count').read_text())\n"
-        "            time.sleep(0.001)\n"
-        "            (folder / 'count').write_text(str(number + 1))\n"
-        "            count += 1\n"
-        "    except locks.InUseError:\n"
-        "        pass\n"
-        "sys.exit(count != 20)\n"
-    )
-    (tmp_path / "count").write_text("0")
-    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(4)]
-    assert [process.wait(400) for process in started] == [0] * 4
-    assert (tmp_path / "count").read_text() == "80"
-    assert not (tmp_path / "run" / ".lock").exists()
-
-
 @pytest.mark.parametrize("name", ["a" * 255, "日" * 85])
 def test_an_output_with_a_long_name_is_locked(tmp_path, name):
     with locked_output(tmp_path / name, "output") as is_locked:

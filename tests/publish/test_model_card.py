@@ -332,13 +332,12 @@ def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy)
         # The Hub knows languages of two or three letters.
         ({"target_language": "de_AT"}, "language:\n- en\n- de\n", "from `en` to `de_AT`"),
         ({"target_language": "zh-Hans"}, "language:\n- en\n- zh\n", "from `en` to `zh-Hans`"),
-        ({"target_language": "german"}, "language:\n- en\nlicense", "from `en` to `german`"),
+        ({"target_language": "german"}, "language:\n- en\nli", "from `en` to `german`"),
         ({"test_name": "News"}, "name: News\n", "Scores on News, `numbers`"),
         ({"test_dataset": "alice/news"}, "type: alice/news\n", "Scores on `numbers`"),
         ({"license": "other"}, "\nlicense: other\n", "is `other`, which is also the licence of the training"),
         ({"license": "unknown"}, "\nlicense: unknown\n", "The licence is not known. Ask the publisher"),
     ],
-    ids=str,
 )
 def test_the_data_of_the_recipe_is_on_the_card(numbers, copy, data, metadata, text):
     card = model_card(change(copy(numbers), "data", **data), "alice/words")
