@@ -15,14 +15,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return tiny_tokenizer(vocab_size=280)
 
 
-def test_a_joint_tokenizer_is_one_object(tokenizer, tmp_path):
-    save_tokenizers(tokenizer, tokenizer, tmp_path)
-    assert not (tmp_path / "target_tokenizer").exists()
-    source, target = load_tokenizers(tmp_path)
-    assert source is target
-    assert source.get_vocab() == tokenizer.get_vocab()
-
-
 def test_separate_tokenizers_keep_their_sides(tokenizer, tmp_path):
     target_tokenizer = tiny_tokenizer(vocab_size=270)
     save_tokenizers(tokenizer, target_tokenizer, tmp_path)
@@ -34,11 +26,14 @@ def test_separate_tokenizers_keep_their_sides(tokenizer, tmp_path):
     assert [len(side) for side in load_tokenizers(tmp_path / "again")] == [280, 270]
 
 
-def test_a_joint_tokenizer_saved_over_separate_ones_is_joint(tokenizer, tmp_path):
-    save_tokenizers(tokenizer, tiny_tokenizer(vocab_size=270), tmp_path)
-    save_tokenizers(tokenizer, tokenizer, tmp_path)
-    source, target = load_tokenizers(tmp_path)
-    assert source is target
+def test_a_joint_tokenizer_is_one_object_also_in_the_folder_of_separate_ones(tokenizer, tmp_path):
+    save_tokenizers(tokenizer, tiny_tokenizer(vocab_size=270), tmp_path / "old")
+    for name in ("old", "new"):
+        save_tokenizers(tokenizer, tokenizer, tmp_path / name)
+        source, target = load_tokenizers(tmp_path / name)
+        assert source is target
+        assert source.get_vocab() == tokenizer.get_vocab()
+    assert not (tmp_path / "new" / "target_tokenizer").exists()
 
 
 def test_tokenizers_come_from_a_repository(tokenizer, tmp_path):

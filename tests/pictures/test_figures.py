@@ -99,24 +99,6 @@ def no_files(monkeypatch):
     monkeypatch.setattr("vaswani_hf.pictures.figures.save", lambda figure, path: None)
 
 
-def test_left_out_pictures(copier, tmp_path, no_files):
-    """Without a record and words of the lists, other pictures are drawn, and lines name the missing ones."""
-    lines = []
-    draw_figures(copier, TEXTS, tmp_path / "out", report=lines.append)
-    content = json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8"))
-    assert content.keys() == OTHERS | {"two_heads"}
-    left_out = [line for line in lines if "left out" in line]
-    assert len(left_out) == 3
-    for line, name, option in (
-        (left_out[0], "verb_to_complement", "--verbs"),
-        (left_out[1], "pronoun_to_antecedent", "--pronouns"),
-    ):
-        assert line.startswith(f"{name} is left out, because") and line.endswith(f"with `{option}`")
-    assert left_out[2] == (
-        "schedule and training_curve are left out, because the checkpoint has no record of a run"
-    )
-
-
 def test_empty_texts(copier, tmp_path):
     with pytest.raises(ValueError, match="`texts` must hold text, but has only empty lines"):
         draw_figures(copier, ["", " "], tmp_path / "out")
@@ -169,7 +151,9 @@ def test_training_curve():
 
 
 def test_command(vaswani, copier_checkpoint, tmp_path, no_files):
-    """The command draws the pictures of a checkpoint without a record of a run."""
+    """The command draws the pictures of a checkpoint without a record of a run, and names the missing
+    pictures.
+    """
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     code, out, _ = vaswani(
         "figures",
@@ -181,6 +165,10 @@ def test_command(vaswani, copier_checkpoint, tmp_path, no_files):
     )
     assert code == 0
     assert out.count("\n") == 1 + len(OTHERS | {"two_heads"}) + 2
+    pronouns, run = [line for line in out.splitlines() if "left out" in line]
+    assert pronouns.startswith("pronoun_to_antecedent is left out, because")
+    assert pronouns.endswith("with `--pronouns`")
+    assert run == "schedule and training_curve are left out, because the checkpoint has no record of a run"
     content = json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8"))
     assert content.keys() == OTHERS | {"two_heads", "verb_to_complement"}
     assert content["heads_encoder"]["numbers"]["rows"][-1] == "</s>"
