@@ -509,7 +509,8 @@ def test_the_licences_of_the_weights_and_of_the_code_are_pushed(numbers, copy, t
     stage_repository(folder, staged, "alice/words", license="research-only")
     text = (staged / "LICENSE").read_text()
     assert "may be used for research only" in text and text.endswith((ROOT / "LICENSE").read_text())
-    assert "\nlicense_link: LICENSE\n" in (staged / "README.md").read_text()
+    card = (staged / "README.md").read_text()
+    assert "\nlicense_link: LICENSE\n" in card and "\n  license: research-only\n" in card
     assert load_recipe(staged / "recipe.yaml", is_recorded=True).publishing.license == "research-only"
 
 
