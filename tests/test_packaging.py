@@ -3,12 +3,14 @@ package.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,12 +22,17 @@ from vaswani_hf.version import INSTALL_INSTRUCTION
 ROOT = Path(__file__).parents[1]
 
 
+@cache
 def tracked_files() -> list[Path]:
     """The files of the repository, without what tools and runs have written."""
     ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
     ignored |= {".git", "_build"}
-    files = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file()]
-    return [path for path in files if not ignored & {*path.parts}]
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        # The environment `.venv` has thousands of files.
+        folders[:] = [name for name in folders if name not in ignored]
+        found += [Path(folder, name).relative_to(ROOT) for name in names if name not in ignored]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +68,13 @@ def test_the_source_distribution_holds_every_file_of_the_repository(distribution
     assert "checkpoints/model.safetensors" not in names
 
 
-def test_each_recipe_of_the_package_has_a_name_a_purpose_and_its_data():
-    recipes = {recipe["name"]: recipe for recipe in describe_recipes()}
+@pytest.fixture(scope="module")
+def described() -> list[dict]:
+    return describe_recipes()
+
+
+def test_each_recipe_of_the_package_has_a_name_a_purpose_and_its_data(described):
+    recipes = {recipe["name"]: recipe for recipe in described}
     assert {"numbers", "wmt14/base_en_de", "table3/c_n_2"} <= recipes.keys() == packaged_recipes().keys()
     for recipe in recipes.values():
         assert recipe["purpose"].endswith(".") and len(recipe["purpose"]) > 30 and recipe["data"]
@@ -91,9 +103,9 @@ def test_an_unknown_recipe_is_answered_by_similar_names(tmp_path, monkeypatch, n
         load_recipe(name)
 
 
-def test_vaswani_recipes_lists_and_prints(vaswani):
+def test_vaswani_recipes_lists_and_prints(vaswani, described):
     code, out, _ = vaswani("recipes", "--json")
-    assert code == 0 and json.loads(out) == describe_recipes()
+    assert code == 0 and json.loads(out) == described
     code, out, _ = vaswani("recipes")
     assert "\nnumbers\n    The recipe of the quick start" in out
     assert vaswani("recipes", "numbers")[1] == (ROOT / "configuration" / "numbers.yaml").read_text()

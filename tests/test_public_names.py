@@ -1,7 +1,6 @@
 """The public interface of the package: its names, and the functions behind the commands."""
 
 import json
-import subprocess
 import textwrap
 
 import pytest
@@ -27,12 +26,6 @@ def test_public_names_exist_and_say_what_they_are():
         assert {"Args:", "Returns:", "Raises:"} <= {*vaswani_hf.__dict__[name].__doc__.split()}, name
     with pytest.raises(AttributeError, match="^module 'vaswani_hf' has no attribute 'nothing'$"):
         vaswani_hf.nothing  # noqa: B018
-
-
-def test_heavy_names_are_imported_when_they_are_used(fresh_python):
-    code = "import vaswani_hf, sys; a = {*sys.modules}; vaswani_hf.Translator; print('vaswani_hf.translation' in a)"
-    done = subprocess.run([fresh_python, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_the_tour_in_the_docstring_of_the_package_runs(tmp_path, few_numbers, hub, monkeypatch):

@@ -4,15 +4,24 @@ import functools
 import shutil
 
 import pytest
+import torch
 from factories import save_checkpoint, stacks, tiny_tokenizer
-from other_models import other_model
-from word_model import trained_on_words
+from transformers import MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
+from word_model import train_on_words, trained_on_words
 
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.translator_vaswani import BaseTranslator
 
 TEXTS = ("one two three four five eins zwei drei vier fünf",)
-OTHER_KINDS = ("marian", "t5", "bart")
+# Models of other classes of transformers, with the special tokens of the tokenizers of this package.
+IDS = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 0}
+MARIAN_SIZES = {"d_model": 32, "max_position_embeddings": 64}
+MARIAN_SIZES |= stacks(layers=2, attention_heads=2, ffn_dim=32)
+T5_SIZES = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+OTHER_KINDS = {
+    "marian": (MarianMTModel, MarianConfig, MARIAN_SIZES),
+    "t5": (T5ForConditionalGeneration, T5Config, T5_SIZES),
+}
 # The lowest contrast ratio (WCAG 2.2) of a text and its background, with all weights and doubts at 1.
 LOWEST_CONTRAST = """() => {
   const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
@@ -94,7 +103,11 @@ def word_checkpoint(word_translator, tmp_path_factory) -> str:
 @functools.cache
 def _other_translator(kind: str) -> BaseTranslator:
     tokenizer = tiny_tokenizer(TEXTS, 295)
-    return BaseTranslator(other_model(kind, tokenizer), tokenizer, tokenizer)
+    model_class, config_class, sizes = OTHER_KINDS[kind]
+    torch.manual_seed(0)
+    model = model_class(config_class(vocab_size=len(tokenizer), forced_eos_token_id=None, **IDS, **sizes))
+    model.set_attn_implementation("eager")
+    return BaseTranslator(train_on_words(model, tokenizer), tokenizer, tokenizer)
 
 
 @pytest.fixture(scope="session", params=OTHER_KINDS)

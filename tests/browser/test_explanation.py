@@ -238,27 +238,30 @@ def test_a_text_that_is_too_long_for_a_page(word_translator):
         page_of(with_lengths(explanation, fitting, 300))
 
 
+def with_beams(explanation, num_beams: int):
+    """An explanation with more beams. The number of nodes grows with the square of the number of beams."""
+    record = explanation.search
+    num_nodes = round(len(record.nodes) * (num_beams / record.num_beams) ** 2)
+    nodes = (record.nodes * (num_nodes // len(record.nodes) + 1))[:num_nodes]
+    return replace(explanation, search=replace(record, nodes=nodes, num_beams=num_beams))
+
+
 def test_too_many_beams_for_a_page(word_translator):
+    explanation = explain(word_translator, TEXT, num_beams=2)
+    many = with_beams(explanation, 60)
     fewer = r"^`num_beams` must be small enough for a page of 1.5 MB, but is 60; .* about (\d+) beams fit"
-    many = explain(word_translator, TEXT, num_beams=60)
     with pytest.raises(ValueError, match=fewer) as error:
         page_of(many)
-    fitting = int(re.match(fewer, str(error.value))[1])
-    assert len(page_of(explain(word_translator, TEXT, num_beams=fitting)).encode()) <= MAX_PAGE_SIZE
     both = r"^`text` and `num_beams` must be .* 300 tokens, .* 9 tokens and `num_beams` is 60; give a shorter text and"
     with pytest.raises(ValueError, match=both):
         page_of(with_lengths(many, 300, 9))
-
-
-def test_a_text_and_beams_that_are_only_together_too_large_for_a_page(word_translator):
-    explanation = explain(word_translator, TEXT, num_beams=30)
-    long = with_lengths(explain(word_translator, TEXT, num_beams=2), 180, 9)
-    for fitting in (explanation, long):
-        assert MAX_PAGE_SIZE / 2 < len(page_of(fitting).encode()) <= MAX_PAGE_SIZE
-    with pytest.raises(
-        ValueError, match="^`text` and `num_beams` must be .*; give a shorter text or fewer beams.$"
-    ):
-        page_of(with_lengths(explanation, 180, 9))
+    # A long text and many beams that are only together too large.
+    fitting = with_beams(explanation, int(re.match(fewer, str(error.value))[1]))
+    for fits in (fitting, with_lengths(explanation, 180, 9)):
+        assert MAX_PAGE_SIZE / 2 < len(page_of(fits).encode()) <= MAX_PAGE_SIZE
+    either = "^`text` and `num_beams` must be .*; give a shorter text or fewer beams.$"
+    with pytest.raises(ValueError, match=either):
+        page_of(with_lengths(fitting, 180, 9))
 
 
 def test_a_text_that_is_too_long_for_the_model(word_translator, monkeypatch):

@@ -88,16 +88,6 @@ def test_an_output_that_exists_is_kept(look, word_checkpoint, tmp_path):
     assert page.read_text() == "old"
 
 
-def test_a_checkpoint_without_attention_weights(look, tmp_path):
-    folder = tmp_path / "exported"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"add_source_eos": false}')
-    code, _, error, page = look(folder, "--text", TEXT)
-    assert code == 2
-    assert "was exported for CTranslate2" in error
-    assert not page.exists()
-
-
 def test_a_model_without_an_encoder(look, tmp_path):
     GPT2Config(n_layer=1, n_head=1, n_embd=8).save_pretrained(tmp_path / "gpt2")
     code, _, error, _ = look(tmp_path / "gpt2", "--text", TEXT)

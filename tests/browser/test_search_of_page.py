@@ -1,11 +1,12 @@
-"""The search of the page over the recorded tree (view/search.js) in Node.js."""
+"""The search of the page over the recorded tree (view/search.js), and the weights of the page, in Node.js."""
 
 import json
 import shutil
 import subprocess
 
 import pytest
-from test_explanation import SEARCHES, TEXT, path_to, results_of
+import torch
+from test_explanation import KINDS, SEARCHES, TEXT, decoded, path_to, results_of
 
 from vaswani_hf.browser.explain import explain
 from vaswani_hf.browser.page import view_script
@@ -42,6 +43,15 @@ def search_tree(call):
         return call("searchTree", [[record, temperature, penalty] for temperature, penalty in runs])
 
     return run
+
+
+def test_the_page_decodes_the_weights(word_translator, call):
+    explanation = explain(word_translator, TEXT, num_beams=1)
+    given = json.loads(explanation.as_json())["attention"]
+    for kind, found in zip(KINDS, call("decodeWeights", [[given[kind]] for kind in KINDS]), strict=True):
+        # JSON writes a typed array as an object.
+        values = torch.tensor([*found["values"].values()]).view(found["shape"])
+        torch.testing.assert_close(values, decoded(getattr(explanation.attention, kind)))
 
 
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)

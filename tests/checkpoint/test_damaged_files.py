@@ -22,6 +22,10 @@ ELSEWHERE = (
     "checkpoint."
 )
 EXPORTED = "`model` must be a checkpoint for PyTorch, but '{folder}' was exported for CTranslate2; name the checkpoint from which the export was made, or use `vaswani translate --engine ctranslate2`."
+ADAPTER = (
+    "`model` must be a whole model, but '{folder}' holds an adapter of PEFT (adapter_config.json); load the adapter in Python with "
+    "`PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the merged model in a folder of its own."
+)
 FOREIGN = "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers."
 FOLDER = object()
 CONFIG = "config.json"
@@ -47,6 +51,7 @@ DAMAGES = [
     (CONFIG, b"{", "config.json of '{folder}' must name its `model_type`, but does not; " + AGAIN),
     (CONFIG, b'{"add_source_eos": false}', EXPORTED),
     (CONFIG, with_key(model_type="bert"), FOREIGN),
+    ("adapter_config.json", b"{}", ADAPTER),
     (CONFIG, with_key(encoder_layers=3), OTHER % "encoder.layers.2.fc1.bias and 11 more are missing"),
     (CONFIG, with_key(encoder_layers=1), OTHER % "encoder.layers.1.fc1.bias and 11 more are unexpected"),
     (
@@ -86,7 +91,7 @@ def test_a_damaged_checkpoint_is_not_loaded(tiny_checkpoint, vaswani, file, how,
         content = path.read_bytes()
         path.unlink()
     else:
-        # The index replaces the file of the weights.
+        # The index or the adapter replaces the file of the weights.
         (folder / WEIGHTS).unlink()
     if how is FOLDER:
         path.mkdir()

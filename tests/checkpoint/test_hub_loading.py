@@ -108,11 +108,10 @@ def test_with_the_package_no_flag_is_needed(copier_repository):
     assert type(AutoConfig.from_pretrained(published)) is VaswaniConfig
     assert type(AutoModel.from_pretrained(published)) is vaswani_hf.VaswaniModel
     # The pipeline works without the card's pipeline_tag, and with `trust_remote_code`.
-    for task in ("translation", "translation_de_to_de"):
-        for flag in ({}, {"trust_remote_code": True}):
-            translator = pipeline(task, model=published, **flag)
-            assert translator(TEXT) == [{"translation_text": TEXT}]
-            assert type(translator.model) is VaswaniForSeq2SeqLM
+    for task, flag in (("translation", {}), ("translation_de_to_de", {"trust_remote_code": True})):
+        translator = pipeline(task, model=published, **flag)
+        assert translator(TEXT) == [{"translation_text": TEXT}]
+        assert type(translator.model) is VaswaniForSeq2SeqLM
 
 
 def test_the_target_tokenizer_of_a_private_repository_and_a_revision(

@@ -1,10 +1,7 @@
 """LoRA adapters on a published model: trained, pushed, loaded, merged."""
 
-import shutil
-
 import pytest
 import torch
-from factories import files_in
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from vaswani_hf import VaswaniForSeq2SeqLM
@@ -62,28 +59,3 @@ def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, copier_repository):
         is merged.get_input_embeddings().weight
     )
     assert torch.equal(merged.lm_head.weight, before)
-
-
-def test_an_adapter_in_the_folder_is_named(hub, repo_id, copier_checkpoint, vaswani, tmp_path):
-    base = AutoModelForSeq2SeqLM.from_pretrained(copier_checkpoint)
-    config = peft.LoraConfig(
-        task_type="SEQ_2_SEQ_LM", target_modules="all-linear", r=2, init_lora_weights=False
-    )
-    adapted = peft.get_peft_model(base, config)
-    folder = tmp_path / "both"
-    shutil.copytree(copier_checkpoint, folder)
-    adapted.save_pretrained(folder)
-    repository = hub.create_repository(repo_id)
-    repository.commit(files_in(folder))
-    for name, words in [
-        (folder, ("translate", folder, "--text", TEXT)),
-        (folder, ("export", folder, tmp_path / "out", "--format", "marian")),
-        (folder, ("push", folder, repo_id)),
-        (repo_id, ("translate", repo_id, "--text", TEXT)),
-    ]:
-        sentence = (
-            f"`model` must be a whole model, but '{name}' holds an adapter of PEFT (adapter_config.json); load the adapter in "
-            "Python with `PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the merged model in a folder "
-            "of its own."
-        )
-        assert vaswani(*words) == (2, "", sentence)

@@ -32,11 +32,13 @@ OWN = {"length_penalty_type": "gnmt", "no_repeat_ngram_size": 3}
         (NEUTRAL_SETTINGS, {}),
         ({"num_beams": 5, **OWN}, OWN),
         (OTHERS, OTHERS),
+        # A zero has an effect if the default is another number.
+        ({"num_beams": 5, "length_penalty": 0.0}, {"length_penalty": 0.0}),
     ],
-    ids=["without effect", "defaults", "neutral", "of this package", "others"],
+    ids=["without effect", "defaults", "neutral", "of this package", "others", "zero"],
 )
 def test_settings_with_an_effect_are_found(settings, unsupported):
-    supported = SupportedSettings("the engine", ("num_beams", "length_penalty"))
+    supported = SupportedSettings("the engine", ("num_beams",))
     assert supported.unsupported(config_with(settings)) == unsupported
 
 
@@ -73,10 +75,3 @@ def test_other_settings_are_refused_or_named_in_one_warning(settings, left_out, 
         with refused(error + REMEDY):
             supported.check(config_with(settings))
     assert [record.getMessage() for record in caplog.records] == ([warning] if warning else [])
-
-
-def test_a_zero_has_an_effect_if_the_default_is_another_number():
-    supported = SupportedSettings("the engine", ("num_beams",))
-    assert supported.unsupported(config_with({"num_beams": 5, "length_penalty": 0.0})) == {
-        "length_penalty": 0.0
-    }

@@ -89,21 +89,18 @@ def test_a_static_space_replaces_the_files_of_a_gradio_space_and_translates(
         assert HtmlEngine(folder).translate(["der Hund"], 2) == ["der Hund"]
 
 
-def test_a_model_that_the_page_cannot_express_is_not_pushed(hub, repo_id, space_id, vaswani, tiny_checkpoint):
-    folder = tiny_checkpoint(attention_window=3)
-    code, _, sentence = vaswani("push", folder, repo_id, "--space", space_id, "--space_sdk", "static")
-    assert code == 2 and sentence.startswith("`attention_window` is 3, which HTML cannot express")
-    assert not hub.repositories.keys() & {("model", repo_id), ("space", space_id)}
-    code, _, sentence = vaswani("push", folder, repo_id, "--space_sdk", "static")
-    assert code == 2 and sentence.startswith("`--space_sdk` must not be given without `--space`")
-
-
 def test_a_space_that_cannot_be_made_is_one_sentence(hub, repo_id, space_id, vaswani, tiny_checkpoint):
-    folder = tiny_checkpoint()
-    code, _, sentence = vaswani("push", folder, repo_id, "--space", space_id, "--create_pr")
-    assert code == 2 and sentence.startswith("`--space` must not be given with `--create_pr`")
-    code, _, sentence = vaswani("push", folder, repo_id, "--space", "a/b/c")
-    assert code == 2 and "a/b/c" in sentence and ("model", repo_id) not in hub.repositories
+    folder = tiny_checkpoint(attention_window=3)
+    static = ("--space_sdk", "static")
+    for words, message in (
+        (("--space", space_id, *static), "`attention_window` is 3, which HTML cannot express"),
+        (static, "`--space_sdk` must not be given without `--space`"),
+        (("--space", space_id, "--create_pr"), "`--space` must not be given with `--create_pr`"),
+        (("--space", "a/b/c"), "Repo id must be in the form"),
+    ):
+        code, _, sentence = vaswani("push", folder, repo_id, *words)
+        assert code == 2 and sentence.startswith(message)
+    assert not hub.repositories.keys() & {("model", repo_id), ("space", space_id)}
 
 
 def _address_of(process: subprocess.Popen) -> str:

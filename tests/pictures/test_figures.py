@@ -99,36 +99,9 @@ def no_files(monkeypatch):
     monkeypatch.setattr("vaswani_hf.pictures.figures.save", lambda figure, path: None)
 
 
-def test_left_out_pictures(copier, tmp_path, no_files):
-    """Without a record and words of the lists, other pictures are drawn, and lines name the missing ones."""
-    lines = []
-    draw_figures(copier, TEXTS, tmp_path / "out", report=lines.append)
-    content = json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8"))
-    assert content.keys() == OTHERS | {"two_heads"}
-    left_out = [line for line in lines if "left out" in line]
-    assert len(left_out) == 3
-    for line, name, option in (
-        (left_out[0], "verb_to_complement", "--verbs"),
-        (left_out[1], "pronoun_to_antecedent", "--pronouns"),
-    ):
-        assert line.startswith(f"{name} is left out, because") and line.endswith(f"with `{option}`")
-    assert left_out[2] == (
-        "schedule and training_curve are left out, because the checkpoint has no record of a run"
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"texts": ["", " "]}, "`texts` must hold text, but has only empty lines"),
-        ({"layer": 7}, "`layer` must be from 1 to 1, but is 7"),
-    ],
-)
-def test_bad_values(copier, tmp_path, arguments, message):
-    """A wrong value is an error, and no folder is left."""
-    with pytest.raises(ValueError, match=message):
-        draw_figures(copier, output=tmp_path / "out", **{"texts": TEXTS} | arguments)
-    assert not list(tmp_path.iterdir())
+def test_empty_texts(copier, tmp_path):
+    with pytest.raises(ValueError, match="`texts` must hold text, but has only empty lines"):
+        draw_figures(copier, ["", " "], tmp_path / "out")
 
 
 def test_positions():
@@ -178,7 +151,9 @@ def test_training_curve():
 
 
 def test_command(vaswani, copier_checkpoint, tmp_path, no_files):
-    """The command draws the pictures of a checkpoint without a record of a run."""
+    """The command draws the pictures of a checkpoint without a record of a run, and names the missing
+    pictures.
+    """
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     code, out, _ = vaswani(
         "figures",
@@ -190,6 +165,10 @@ def test_command(vaswani, copier_checkpoint, tmp_path, no_files):
     )
     assert code == 0
     assert out.count("\n") == 1 + len(OTHERS | {"two_heads"}) + 2
+    pronouns, run = [line for line in out.splitlines() if "left out" in line]
+    assert pronouns.startswith("pronoun_to_antecedent is left out, because")
+    assert pronouns.endswith("with `--pronouns`")
+    assert run == "schedule and training_curve are left out, because the checkpoint has no record of a run"
     content = json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8"))
     assert content.keys() == OTHERS | {"two_heads", "verb_to_complement"}
     assert content["heads_encoder"]["numbers"]["rows"][-1] == "</s>"
@@ -221,14 +200,3 @@ def test_existing_output(vaswani, copier_checkpoint, tmp_path):
     assert code == 2
     assert "exists and is not an empty folder" in message
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
-
-
-def test_ctranslate2_folder(vaswani, tmp_path):
-    """A folder of CTranslate2 has no attention weights."""
-    folder = tmp_path / "exported"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"add_source_eos": false}', encoding="utf-8")
-    (tmp_path / "texts.txt").write_text("nein\nja?\n", encoding="utf-8")
-    code, _, message = vaswani("figures", folder, tmp_path / "out", "--texts", tmp_path / "texts.txt")
-    assert code == 2
-    assert "was exported for CTranslate2" in message

@@ -10,7 +10,6 @@ from huggingface_hub import snapshot_download
 from sentences import refused
 
 from vaswani_hf.publish.handler import EndpointHandler
-from vaswani_hf.publish.push import stage_repository
 from vaswani_hf.translation.translator import Translator
 
 # The toolkit of Inference Endpoints imports handler.py from the folder of the model, and calls the handler.
@@ -67,11 +66,3 @@ NO_OBJECT = 'A request must be a JSON object, such as {"inputs": "…"}, but is 
 def test_a_wrong_request_is_one_sentence(copier_checkpoint, request_data, message):
     with refused(message):
         EndpointHandler(copier_checkpoint)(request_data)
-
-
-def test_a_handler_of_the_publisher_is_pushed_unchanged(tiny_checkpoint, tmp_path):
-    folder = tiny_checkpoint()
-    staged = tmp_path / "staged"
-    (folder / "handler.py").write_text("# Mine.")
-    stage_repository(folder, staged, "alice/words")
-    assert (staged / "handler.py").read_text() == "# Mine." and not (staged / "requirements.txt").exists()

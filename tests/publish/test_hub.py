@@ -8,7 +8,6 @@ import pytest
 import torch
 from factories import CODE_FILES, files_in, write_recipe
 from huggingface_hub import HfApi
-from transformers import pipeline
 
 import vaswani_hf
 from vaswani_hf.checkpoint.loading import load_model
@@ -30,9 +29,7 @@ def in_spite(hub, repo_id) -> str:
     return f"The commit exists ({url}); repeat the push to check the files again; the repeated push creates no second commit."
 
 
-def test_a_push_leaves_a_whole_repository_in_one_commit(
-    hub, repo_id, alice, transfer, tiny_checkpoint, vaswani
-):
+def test_a_push_leaves_a_whole_repository_in_one_commit(hub, repo_id, alice, tiny_checkpoint, vaswani):
     folder = tiny_checkpoint(two_vocabularies=True)
     # A push adds the code to a checkpoint without code.
     for path in folder.glob("*.py"):
@@ -112,26 +109,22 @@ def test_files_of_an_earlier_push_are_deleted_and_files_of_others_are_not(
     foreign |= {"data/modeling_vaswani.py": b"5", "model-old/model.safetensors": b"6"}
     foreign |= {"mine_vaswani.py": b"", "target_tokenizer/notes.json": b"{}"}
     ours = {"recipe.yaml": b"", "training_curve.png": b"4"}
-    # A calibration of another model is deleted.
-    ours |= {"calibration.json": b"{}", "attention.png": b"5"}
+    # A calibration and a certificate of another model are deleted.
+    ours |= {"calibration.json": b"{}", "certificate.json": b"{}", "attention.png": b"5"}
     repository.commit({**foreign, **ours})
     whole = tiny_checkpoint("whole")
     (whole / "generation_config.json").unlink()
+
+    def commit_first(body):
+        """Somebody else commits during the push."""
+        repository.commit({"other.txt": b"faster"})
+        return body
+
+    hub.fault("POST", "/preupload/", change=commit_first)
     assert vaswani("push", whole, repo_id)[0] == 0
     assert json.loads(repository.files()["generation_config.json"])["decoder_start_token_id"] == 0
-    assert set(repository.files()) == ROOT | {"model.safetensors", *foreign}
-    assert len(repository.titles()) == 4
-
-
-def test_a_pipeline_is_pushed_with_the_records_of_its_model(hub, repo_id, tiny_checkpoint):
-    folder = tiny_checkpoint()
-    records = {"certificate.json": b"{}", "training_curve.png": b"4"}
-    records |= {"README.md": b"---\nlicense: mit\n---\n"}
-    for name, content in records.items():
-        (folder / name).write_bytes(content)
-    pipeline("translation", model=str(folder), device="cpu").push_to_hub(repo_id)
-    files = hub.repository(repo_id).files()
-    assert {name: files[name] for name in records} == records
+    assert set(repository.files()) == ROOT | {"model.safetensors", "other.txt", *foreign}
+    assert len(repository.titles()) == 5
 
 
 def test_an_unchanged_checkpoint_makes_no_commit_and_stays_private(hub, repo_id, tiny_checkpoint, vaswani):
@@ -222,15 +215,11 @@ def test_a_push_is_checked_after_the_download(hub, repo_id, tiny_checkpoint, vas
     assert code == 1 and out.startswith("pushed to ")
     differ = "After the push, the downloaded files differ from the pushed files in generation_config.json."
     assert sentence == f"{differ} {in_spite(hub, repo_id)}"
-    hub.fault("GET", "/resolve/.*/tokenizer.json", status=403)
-    code, _, sentence = vaswani("push", folder, repo_id, "--tag", "v1.0")
-    assert code == 1 and sentence.startswith("403 Forbidden: ") and sentence.endswith(in_spite(hub, repo_id))
     # Do not tag a commit that was not verified.
     assert "refs/tags/v1.0" not in hub.repository(repo_id).refs
+    # The commit exists, so a failed tag is no failed push.
     code, _, sentence = vaswani("push", folder, repo_id, "--tag", "v 1")
     assert (code, sentence) == (1, f"Bad request: Invalid reference name: v 1 {in_spite(hub, repo_id)}")
-    assert vaswani("push", folder, repo_id, "--tag", "v1")[0] == 0
-    assert "refs/tags/v1" in hub.repository(repo_id).refs
 
 
 def test_another_model_or_tokenizer_has_another_fingerprint(tiny_checkpoint):
@@ -260,22 +249,6 @@ def test_a_model_that_computes_no_numbers_is_not_pushed(hub, alice, repo_id, tin
         f"The model in '{folder}' must compute finite logits, but some logits are infinite or NaN; push"
     )
     assert str(raised.value).startswith(sentence) and ("model", repo_id) not in hub.repositories
-
-
-def test_a_commit_of_somebody_else_in_between_is_kept(hub, repo_id, tiny_checkpoint, vaswani):
-    assert vaswani("push", tiny_checkpoint("one"), repo_id)[0] == 0
-    repository = hub.repository(repo_id)
-
-    def commit_first(body):
-        repository.commit({"other.txt": b"faster"})
-        return body
-
-    hub.fault("POST", "/preupload/", change=commit_first)
-    two = tiny_checkpoint("two")
-    assert vaswani("push", two, repo_id)[0] == 0
-    files = repository.files()
-    assert files["other.txt"] == b"faster"
-    assert files["model.safetensors"] == (two / "model.safetensors").read_bytes()
 
 
 def test_a_commit_whose_answer_was_lost_is_not_made_twice(

@@ -25,6 +25,12 @@ def short_waits(monkeypatch):
 
 
 @pytest.fixture
+def quick_push(monkeypatch):
+    """Skip the outputs of the model, because these take half of the time of a push."""
+    monkeypatch.setattr("vaswani_hf.publish.push.fingerprint", lambda folder: {})
+
+
+@pytest.fixture
 def cache(tmp_path, monkeypatch):
     """An empty cache, because a client may read every file that is in the cache."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -68,6 +74,7 @@ bob/new | 1 | There is no repository 'bob/new', and the token of alice cannot ma
 """
 
 
+@pytest.mark.usefixtures("quick_push")
 def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
     hub, published, bob, tiny_checkpoint, vaswani
 ):
@@ -98,6 +105,9 @@ def test_a_damaged_checkpoint_is_neither_pushed_nor_loaded(hub, repo_id, tiny_ch
     assert vaswani(*translate) == (2, "", no_config.format(repo_id))
     repository.commit(files_in(folder))
     assert vaswani(*translate) == (1, "", damaged.format(repo_id))
+    repository.commit({"adapter_config.json": b"{}"})
+    adapter = f"`model` must be a whole model, but '{repo_id}' holds an adapter of PEFT"
+    assert vaswani(*translate)[2].startswith(adapter)
 
 
 HAS_TOKEN = (
@@ -114,6 +124,7 @@ CARDS = {
 }
 
 
+@pytest.mark.usefixtures("quick_push")
 def test_cards_and_files_that_cannot_be_published(hub, published, alice, tiny_checkpoint, vaswani):
     folder = tiny_checkpoint()
     names = {"folder": folder, "token": "a" * 34, "own": alice.token}
@@ -130,6 +141,7 @@ def test_cards_and_files_that_cannot_be_published(hub, published, alice, tiny_ch
     assert not hub.uploads()
 
 
+@pytest.mark.usefixtures("quick_push")
 def test_a_token_that_may_not_push(hub, published, tiny_checkpoint, vaswani, monkeypatch):
     folder = tiny_checkpoint()
     sentences = {
@@ -252,6 +264,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.usefixtures("quick_push")
 @pytest.mark.parametrize(("command", "method", "path", "fault", "begin", "end"), FAULTS)
 def test_a_command_that_fails_on_the_way_can_be_run_again(
     hub, published, cache, tiny_checkpoint, vaswani, monkeypatch, command, method, path, fault, begin, end
@@ -267,6 +280,7 @@ def test_a_command_that_fails_on_the_way_can_be_run_again(
     assert (code, out) == (1, "") and not list(cache.rglob("*.incomplete"))
     assert sentence.startswith(begin.format(hub=hub.endpoint)) and sentence.endswith(end)
     hub.clear()
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     shutil.rmtree(cache, ignore_errors=True)
     assert vaswani(*words)[0] == 0
 
@@ -274,6 +288,7 @@ def test_a_command_that_fails_on_the_way_can_be_run_again(
 BUSY = ["/api/repos/create", "/commit/", "/api/whoami-v2", "/refs", "/branch/", "/tag/", "/preupload/"]
 
 
+@pytest.mark.usefixtures("quick_push")
 def test_requests_that_are_refused_for_a_moment_are_sent_again(hub, published, tiny_checkpoint, vaswani):
     for pattern in BUSY:
         hub.fault("GET|POST", pattern, status=429)

@@ -10,11 +10,12 @@ import subprocess
 from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
-from factories import write_recipe
-from huggingface_hub import HfApi, ModelCard
+from factories import files_in, write_recipe
+from huggingface_hub import ModelCard
 from jinja2 import Environment, meta
 from safetensors.torch import load_file, save_file
 from sentences import refused, rows
@@ -28,6 +29,7 @@ from vaswani_hf.publish.staging import check_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.published import published_recipe
 from vaswani_hf.training import train
+from vaswani_hf.training.run_results import LONGEST_EXAMPLE, _shareable_texts
 from vaswani_hf.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -78,15 +80,12 @@ def texts(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copy(tmp_path):
-    """Return a copy of a checkpoint that a test may change, and the results of the copy."""
+    """Return a copy of a checkpoint that a test may change."""
 
-    def copy(folder, without=(), **results):
+    def copy(folder, without=()):
         shutil.copytree(folder, tmp_path / "copy")
         for name in without:
             (tmp_path / "copy" / name).unlink()
-        if results:
-            recorded = json.loads((folder / "results.json").read_text()) | results
-            (tmp_path / "copy" / "results.json").write_text(json.dumps(recorded))
         return tmp_path / "copy"
 
     return copy
@@ -99,11 +98,6 @@ def change(folder, section, **keys) -> Path:
     recipe[section] |= keys
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
     return folder
-
-
-def licensed(folder, data_license, chosen=None) -> Path:
-    """Change the licence of the data and the licence that the publisher chose."""
-    return change(change(folder, "data", license=data_license), "publishing", license=chosen)
 
 
 def results(folder):
@@ -132,15 +126,7 @@ def test_the_metadata_is_that_of_the_run(numbers):
     assert model["name"] == "words"
     assert result["task"]["type"] == "translation"
     assert result["dataset"] == {"name": "numbers", "type": "numbers", "split": "test"}
-    decoding = {
-        "num_beams": 2,
-        "length_penalty": 0.6,
-        "length_penalty_type": "gnmt",
-        "max_length_b": 50,
-        "max_length": 6,
-    }
-    written = json.loads((numbers / "generation_config.json").read_text())
-    assert decoding.items() <= written.items()
+    decoding = {"num_beams": 2, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_length": 6}
     for metric, (name, title) in zip(result["metrics"], (("bleu", "BLEU"), ("chrf", "chrF")), strict=True):
         assert (metric["type"], metric["name"]) == (name, title)
         assert metric["value"] == round(recorded["test"][name], 2)
@@ -167,6 +153,10 @@ def test_the_text_is_that_of_the_run(numbers):
     assert "![Loss over the steps of the training](training_curve.png)" in card.text
     assert "four hundred and seventy-one thousand and five" in card.text
     assert "\n\n\n" not in card.text
+    assert "[Attention Is All You Need](https://arxiv.org/abs/1706.03762)" in card.text
+    assert card.text.count("```bibtex\n@") == 2
+    assert f"version = {{{__version__}}}" in card.text
+    assert 'snippets with `pipeline("translation")` on this page work with transformers 5.' in card.text
 
 
 def test_the_recipe_on_the_card_trains_and_names_no_folder(texts, tmp_path):
@@ -214,15 +204,10 @@ def test_every_snippet_runs_as_written_against_the_hub(texts, repo_id, fresh_pyt
     assert result.stdout == "".join(with_package)
 
 
-def test_the_snippets_of_one_vocabulary_load_one_tokenizer(numbers, repo_id):
-    codes = snippets(model_card(numbers, repo_id))
+def test_the_snippets_of_one_vocabulary_load_one_tokenizer(numbers):
+    codes = snippets(model_card(numbers, "alice/words"))
     assert len(codes) == 4 and not any("target_tokenizer" in code for code in codes)
-    push(numbers, repo_id)
-    assert _printed(codes[1]) == f"{[_printed(codes[0]).removesuffix(chr(10))]}\n"
-    shown = HfApi().model_info(repo_id)
-    assert shown.pipeline_tag == "translation"
-    scores = {result.metric_type: result.metric_value for result in shown.card_data.eval_results}
-    assert scores == {name: round(results(numbers)["test"][name], 2) for name in ("bleu", "chrf")}
+    assert all("print(tokenizer.batch_decode(" in codes[number] for number in (1, 3))
 
 
 def _printed(code) -> str:
@@ -245,18 +230,12 @@ def test_what_a_run_had_not_is_not_on_its_card(texts):
     assert "It is not settled whether a model is an adaptation" in card.text
     assert "The tokenizer lowercases all text." in card.text
     assert "The model reads the whole sentence at once." in card.text
+    # The run has no test split for examples.
+    assert "## Examples" not in card.text and "widget" not in metadata
+    assert not (texts / "attention.png").exists() and "](attention.png)" not in card.text
 
 
 RECORD = ("recipe.yaml", "results.json", "training_curve.png")
-
-
-def test_an_attention_of_another_kind_is_on_the_card(numbers, copy):
-    folder = copy(numbers, ())
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config |= {"cross_attention_score": "additive", "attention_window": [3]}
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    shape = table_of(model_card(folder, "alice/words"))["shape"]
-    assert shape.endswith("vocabulary 270, `cross_attention_score` additive, `attention_window` [3]")
 
 
 @pytest.mark.parametrize(
@@ -265,6 +244,10 @@ def test_an_attention_of_another_kind_is_on_the_card(numbers, copy):
         ({}, NOT_KNOWN),
         ({"d_model": 8, "vocab_size": 270}, "d_model 8, vocabulary 270"),
         ({"decoder_layers": 2, "decoder_attention_heads": 1}, "2 layers, 1 head"),
+        (
+            {"cross_attention_score": "additive", "attention_score": "scaled_dot", "attention_window": [3]},
+            "`cross_attention_score` additive, `attention_window` [3]",
+        ),
     ],
 )
 def test_the_shape_has_only_the_numbers_of_the_config(numbers, copy, config, shape):
@@ -295,103 +278,93 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
 
 
 def test_a_run_that_was_not_finished_says_so(numbers, copy):
-    card = model_card(copy(numbers, ["results.json"]), "alice/words")
+    card = model_card(copy(numbers, ["results.json"]), "alice/words", base_model="alice/base")
     assert "The run of this model has no results" in card.text
+    assert card.data.base_model == "alice/base" and "made from `alice/base`" in card.text
     assert card.data.language == ["en", "de"]
     assert card.data.eval_results is None
     assert table_of(card)["optimizer steps"] == NOT_KNOWN
 
 
-def test_results_without_a_recipe_are_enough_for_the_scores_and_the_data(numbers, copy, tmp_path):
-    card = model_card(copy(numbers, ["recipe.yaml"]), "alice/words")
+def test_results_without_a_recipe_are_enough_for_the_scores_and_the_data(numbers, copy):
+    folder, recorded = copy(numbers, ["recipe.yaml"]), results(numbers)
+    card = model_card(folder, "alice/words")
     assert (card.data.language, card.data.license) == (["en", "de"], "apache-2.0")
     assert card.data.eval_results[0].dataset_name == "numbers"
+    recorded["data"]["test"] = {"name": "test.en", "files": ["test.en", "test.de"]}
+    (folder / "results.json").write_text(json.dumps(recorded))
+    # A test file is not the id of a dataset.
+    assert model_card(folder, "alice/words").data.eval_results[0].dataset_type == "unknown"
     nulls = dict.fromkeys(("training", "test", "decoding", "data", "corpus"))
     inner = {"training": {"seconds": None, "versions": None}, "test": {"bleu": None, "chrf": None}}
     for content in (nulls, nulls | inner):
-        (tmp_path / "copy" / "results.json").write_text(json.dumps(content))
-        card = model_card(tmp_path / "copy", "alice/words")
+        (folder / "results.json").write_text(json.dumps(content))
+        card = model_card(folder, "alice/words")
         assert card.data.eval_results is None and "BLEU" not in str(card)
-
-
-def test_a_record_of_an_older_version_is_enough(numbers, copy):
-    recorded = results(numbers)
-    newer = {"date", "epochs", "resumed_at_step", "averaged_steps", "processes"}
-    training = {key: value for key, value in recorded["training"].items() if key not in newer}
-    folder = copy(numbers, training={**training, "hardware": "1 x x86_64"}, data=None)
-    write_recipe(folder / "recipe.yaml")
-    card = model_card(folder, "alice/words")
-    assert table_of(card)["hardware"] == "1 x x86_64"
-    assert (table_of(card)["date"], table_of(card)["epochs"]) == (NOT_KNOWN, NOT_KNOWN)
-    assert card.data.eval_results[0].dataset_name == "numbers"
-    assert card.data.language == ["en", "de"]
+        table = table_of(card)
+        assert table["date"] == table["epochs"] == table["hardware"] == NOT_KNOWN
 
 
 def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy):
-    training = results(numbers)["training"]
+    folder, recorded = copy(numbers), results(numbers)
+    page = "trackio:https://huggingface.co/spaces/alice/words"
     changed = {"steps": 1200, "resumed_at_step": 700, "averaged_steps": [], "seconds": 9000.0}
-    folder = copy(numbers, training=training | changed)
+    recorded["training"] |= changed | {"model_tags": ["trackio", page]}
+    (folder / "results.json").write_text(json.dumps(recorded))
     change(folder, "training", early_stopping_patience=3, max_steps=5000, save_steps=500)
-    card = model_card(folder, "alice/words", base_model="alice/base")
-    assert table_of(card)["optimizer steps"] == "1,200 of at most 5,000; early stopping ended the run"
-    assert table_of(card)["final weights"] == "the checkpoint with the best validation loss"
-    assert table_of(card)["time"] == "2.50 hours"
+    card = model_card(folder, "alice/words")
+    table = table_of(card)
+    assert table["optimizer steps"] == "1,200 of at most 5,000; early stopping ended the run"
+    assert table["final weights"] == "the checkpoint with the best validation loss"
+    assert table["time"] == "2.50 hours"
     assert "The run was resumed after step 700; the table shows the hardware and the versions" in card.text
-    assert card.data.base_model == "alice/base" and "made from `alice/base`" in card.text
-
-
-def test_an_average_names_its_checkpoints(numbers, copy):
-    training = results(numbers)["training"] | {"averaged_steps": [1, 2]}
-    weights = table_of(model_card(copy(numbers, training=training), "a/b"))["final weights"]
-    assert weights == "mean of the checkpoints of the steps 1, 2"
-
-
-def test_steps_and_tokens_are_counted_where_nothing_is_logged(texts, tmp_path):
-    data = load_recipe(texts / "recipe.yaml").data
-    files = {"data.train_source": data.train_source, "data.train_target": data.train_target}
-    files |= {"data.corpus": None, "data.numbers_train_size": None, "training.logging_steps": 500}
-    for name in ("whole", "parts"):
-        (tmp_path / name).mkdir()
-    whole = run(tmp_path / "whole", **files, **{"training.max_steps": 3})
-    run(tmp_path / "parts", **files, **{"training.max_steps": 1})
-    parts = run(tmp_path / "parts", "--resume", "true", **files, **{"training.max_steps": 3})
-    first, second = (results(folder)["training"] for folder in (whole, parts))
-    assert first["steps"] == second["steps"] == 3
-    assert first["target_tokens"] == second["target_tokens"] > 0
-    assert (first["resumed_at_step"], second["resumed_at_step"]) == (None, 1)
+    assert card.data.tags[-2:] == ["trackio", page]
+    assert f"The metrics of the training: {page.removeprefix('trackio:')}\n" in card.text
+    recorded["training"]["averaged_steps"] = [1, 2]
+    (folder / "results.json").write_text(json.dumps(recorded))
+    table = table_of(model_card(folder, "alice/words"))
+    assert table["final weights"] == "mean of the checkpoints of the steps 1, 2"
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("de_AT", ["en", "de"]), ("zh-Hans", ["en", "zh"]), ("german", ["en"])]
+    ("data", "metadata", "text"),
+    [
+        # The Hub knows languages of two or three letters.
+        ({"target_language": "de_AT"}, "language:\n- en\n- de\n", "from `en` to `de_AT`"),
+        ({"target_language": "zh-Hans"}, "language:\n- en\n- zh\n", "from `en` to `zh-Hans`"),
+        ({"target_language": "german"}, "language:\n- en\nli", "from `en` to `german`"),
+        ({"test_name": "News"}, "name: News\n", "Scores on News, `numbers`"),
+        ({"test_dataset": "alice/news"}, "type: alice/news\n", "Scores on `numbers`"),
+        ({"license": "other"}, "\nlicense: other\n", "is `other`, which is also the licence of the training"),
+        ({"license": "unknown"}, "\nlicense: unknown\n", "The licence is not known. Ask the publisher"),
+    ],
 )
-def test_languages_that_the_hub_does_not_know_stay_out_of_the_metadata(numbers, copy, given, expected):
-    folder = copy(numbers)
-    card = model_card(change(folder, "data", target_language=given), "alice/words")
-    assert card.data.language == expected
-    assert f"from `en` to `{given}`" in card.text
+def test_the_data_of_the_recipe_is_on_the_card(numbers, copy, data, metadata, text):
+    card = model_card(change(copy(numbers), "data", **data), "alice/words")
+    assert metadata in str(card.data) and text in card.text
 
 
 @pytest.mark.parametrize("name", ["copy/checkpoint-2", "best", "."])
 def test_a_numbered_checkpoint_has_the_terms_of_its_run(texts, copy, name, monkeypatch, tmp_path):
-    checkpoint = licensed(copy(texts), "research-only") / "checkpoint-2"
+    checkpoint = change(copy(texts), "data", license="research-only") / "checkpoint-2"
     (tmp_path / "best").symlink_to(checkpoint)
     monkeypatch.chdir(checkpoint)
     named = Path() if name == "." else tmp_path / name
     assert model_card(named, "alice/words").data.license_name == "research-only"
-    with pytest.raises(ValueError, match="^`license` must be research-only or left out"):
-        model_card(named, "alice/words", license="apache-2.0")
     stage_repository(named, tmp_path / "staged", "alice/words")
     assert "license: research-only" in (tmp_path / "staged" / "recipe.yaml").read_text()
 
 
-def test_the_licence_that_is_chosen_is_in_the_published_recipe(texts, copy, tmp_path):
-    staged = tmp_path / "staged"
-    stage_repository(licensed(copy(texts), "cc-by-4.0"), staged, "alice/words", license="cc-by-nc-4.0")
-    assert load_recipe(staged / "recipe.yaml", is_recorded=True).publishing.license == "cc-by-nc-4.0"
+def test_a_licence_that_the_publisher_chose_is_beside_that_of_the_data(texts, copy):
+    folder = change(copy(texts), "data", license="cc-by-nc-4.0")
+    change(folder, "publishing", license="cc-by-nc-sa-4.0")
+    card = model_card(folder, "alice/words")
+    assert card.data.license == "cc-by-nc-sa-4.0"
+    assert "`cc-by-nc-sa-4.0`. The training data is under `cc-by-nc-4.0`." in card.text
 
 
 def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
-    folder = licensed(copy(texts), "research-only")
+    folder = change(copy(texts), "data", license="research-only")
     card = model_card(folder, "alice/words")
     assert (card.data.license, card.data.license_name) == ("other", "research-only")
     assert "**Research only.** The texts that the model was trained on may be used for res" in card.text
@@ -410,22 +383,6 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
         path.write_text(f"---\nlicense: {license}\n---\n# My model")
         with pytest.raises(ValueError, match="`license` must be research-only or left out"):
             check_card(path)
-
-
-def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
-    folder = copy(texts)
-    for data_license, chosen, expected in (
-        ("cc-by-2.0", None, "cc-by-2.0"),
-        ("cc-by-nc-4.0", "cc-by-nc-sa-4.0", "cc-by-nc-sa-4.0"),
-        (None, None, None),
-        ("unknown", None, "unknown"),
-        ("other", None, "other"),
-    ):
-        card = model_card(licensed(folder, data_license, chosen), "alice/words")
-        assert card.data.license == expected
-        assert ("The licence is not known. Ask the publisher" in card.text) == (expected in (None, "unknown"))
-        if expected is not None and data_license != expected:
-            assert f"`{expected}`. The training data is under `{data_license}`." in card.text
 
 
 FOREIGN = "must hold what `vaswani train` writes, but does not"
@@ -498,14 +455,6 @@ def test_parameters_are_counted_once(tiny_checkpoint):
     assert f"| parameters | {total:,} |" in str(model_card(folder, "alice/x"))
 
 
-def test_the_card_links_the_paper_and_cites_the_paper_and_the_package(numbers):
-    card = model_card(numbers, "alice/words")
-    assert "[Attention Is All You Need](https://arxiv.org/abs/1706.03762)" in card.text
-    assert card.text.count("```bibtex\n@") == 2
-    assert f"version = {{{__version__}}}" in card.text
-    assert 'snippets with `pipeline("translation")` on this page work with transformers 5.' in card.text
-
-
 def test_the_first_test_texts_are_the_examples_of_the_card(numbers):
     recorded = results(numbers)["examples"]
     assert len(recorded) == 5
@@ -522,13 +471,12 @@ def test_the_first_test_texts_are_the_examples_of_the_card(numbers):
     assert [shown["output"]["text"] for shown in widget] == [example["output"] for example in recorded[:3]]
 
 
-@pytest.mark.parametrize("license", ["research-only", "unknown"])
-def test_texts_of_data_that_may_not_be_shared_are_not_examples(tmp_path, license):
-    folder = run(tmp_path, **{"data.license": license})
-    assert results(folder)["examples"] == []
-    card = model_card(folder, "alice/words")
-    assert "## Examples" not in card.text and "widget" not in card.data.to_dict()
-    assert not (folder / "attention.png").exists() and "](attention.png)" not in card.text
+def test_only_short_texts_of_data_that_may_be_shared_are_examples():
+    sources = [" ", "a" * (LONGEST_EXAMPLE + 1), *"bcdefg"]
+    trainer = SimpleNamespace(corpus=SimpleNamespace(texts={"test": {"source": sources}}))
+    for license, expected in {None: "", "unknown": "", "research-only": "", "cc-by-4.0": "bcdef"}.items():
+        data = SimpleNamespace(license=license, corpus=None)
+        assert _shareable_texts(trainer, data) == [*expected]
 
 
 def test_the_publisher_chooses_the_examples(tmp_path):
@@ -538,28 +486,6 @@ def test_the_publisher_chooses_the_examples(tmp_path):
     card = model_card(folder, "alice/words")
     assert r"| \*two\* \| hundred |" in card.text and r"| \<b\>seven\</b\> |" in card.text
     assert "texts that the publisher of the model chose" in card.text
-
-
-def test_the_tags_of_a_run_are_on_the_card(numbers, copy):
-    tags = ["trackio", "trackio:https://huggingface.co/spaces/alice/words"]
-    card = model_card(copy(numbers, training=results(numbers)["training"] | {"model_tags": tags}), "a/b")
-    assert card.data.tags[-2:] == tags
-    assert "The metrics of the training: https://huggingface.co/spaces/alice/words" in card.text
-
-
-def test_the_recipe_names_the_test_set_and_its_dataset(numbers, copy, texts):
-    folder = copy(numbers)
-    change(folder, "data", test_name="Numbers 2026", test_dataset="alice/numbers")
-    card = model_card(folder, "alice/words")
-    result = card.data.eval_results[0]
-    assert (result.dataset_name, result.dataset_type) == ("Numbers 2026", "alice/numbers")
-    assert "Scores on Numbers 2026, `numbers`" in card.text
-
-
-def test_a_test_file_is_not_the_id_of_a_dataset(numbers, copy):
-    data = results(numbers)["data"] | {"test": {"name": "test.en", "files": ["test.en", "test.de"]}}
-    folder = copy(numbers, ["recipe.yaml"], data=data)
-    assert model_card(folder, "alice/words").data.eval_results[0].dataset_type == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -579,14 +505,20 @@ def test_the_text_of_a_licence(license, sentence):
 
 def test_the_licences_of_the_weights_and_of_the_code_are_pushed(numbers, copy, tmp_path):
     staged = tmp_path / "staged"
-    stage_repository(licensed(copy(numbers), "research-only"), staged, "alice/words")
+    folder = change(copy(numbers), "data", license="cc-by-4.0")
+    stage_repository(folder, staged, "alice/words", license="research-only")
     text = (staged / "LICENSE").read_text()
     assert "may be used for research only" in text and text.endswith((ROOT / "LICENSE").read_text())
-    assert "\nlicense_link: LICENSE\n" in (staged / "README.md").read_text()
+    card = (staged / "README.md").read_text()
+    assert "\nlicense_link: LICENSE\n" in card and "\n  license: research-only\n" in card
+    assert load_recipe(staged / "recipe.yaml", is_recorded=True).publishing.license == "research-only"
 
 
-def test_a_licence_file_of_the_publisher_is_pushed_unchanged(numbers, copy, tmp_path):
-    folder = copy(numbers)
-    (folder / "LICENSE").write_text("Mine.")
+def test_files_of_the_publisher_are_pushed_unchanged(tiny_checkpoint, tmp_path):
+    folder = tiny_checkpoint()
+    own = {"LICENSE": b"Mine.", "handler.py": b"# Mine.", "README.md": b"By hand.\n"}
+    for name, content in own.items():
+        (folder / name).write_bytes(content)
     stage_repository(folder, tmp_path / "staged", "alice/words")
-    assert (tmp_path / "staged" / "LICENSE").read_text() == "Mine."
+    staged = files_in(tmp_path / "staged")
+    assert own.items() <= staged.items() and "requirements.txt" not in staged

@@ -8,14 +8,16 @@ from huggingface_hub import HfApi, ModelCard
 
 from vaswani_hf.convert import export
 from vaswani_hf.convert.export import EXPORT_FORMATS, format_of_export
+from vaswani_hf.publish.staging import stage_repository
 
 
 @pytest.fixture
-def exported(tiny_checkpoint, repo_id, tmp_path, vaswani):
+def exported(hub, tiny_checkpoint, repo_id, tmp_path):
     """An export of a checkpoint that is on the Hub with a licence, the repository of the checkpoint, and
     a name for the repository of the export.
     """
-    assert vaswani("push", tiny_checkpoint(), repo_id, "--license", "cc-by-4.0")[0] == 0
+    stage_repository(tiny_checkpoint(), tmp_path / "staged", repo_id, license="cc-by-4.0")
+    hub.create_repository(repo_id).commit(files_in(tmp_path / "staged"))
     export(repo_id, tmp_path / "marian", "marian")
     return tmp_path / "marian", repo_id, f"{repo_id}-marian"
 
