@@ -261,6 +261,13 @@ def hub(_users):
     _HUB.clear()
 
 
+@pytest.fixture(params=["Git LFS", pytest.param("xet", marks=pytest.mark.slow)])
+def transfer(request, monkeypatch) -> str:
+    """The way in which large files move to and from the Hub."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", request.param == "Git LFS")
+    return request.param
+
+
 @pytest.fixture
 def alice(hub, _users, monkeypatch) -> User:
     """A user who is logged in and may write to her own repositories."""

@@ -1,10 +1,16 @@
-"""Repositories in memory: commits, branches, tags and pull requests."""
+"""Repositories in memory: commits, branches, tags and pull requests. Files that clients uploaded with xet are
+on disk.
+"""
 
 import hashlib
 import re
+import struct
+import tempfile
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
-# The Hub stores files with these names by their sha256. Clients upload these files with Git LFS.
+# The Hub stores files with these names by their sha256. Clients upload these files with Git LFS or xet.
 LARGE_FILES = (".arrow", ".bin", ".onnx", ".parquet", ".png", ".pt", ".pth", ".safetensors")
 
 
@@ -84,3 +90,43 @@ class Repository:
             commit = self._commits[commit.parent]
             titles.append(commit.title)
         return titles
+
+
+class XetStore:
+    """The folder to which clients upload files with xet. The library hf_xet reads and writes the folder
+    itself.
+    """
+
+    def __init__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="local_hub_xet_")
+        self.address = f"local://{self._folder.name}"
+        # Hashes of xet by sha256.
+        self.hashes: dict[str, str] = {}
+
+    def content(self, sha256: str) -> bytes | None:
+        """The bytes of an uploaded file; None if the file was never uploaded."""
+        for shard in Path(self._folder.name).glob("xet/xorbs/shards/*.mdb"):
+            self._read(shard.read_bytes())
+        if sha256 not in self.hashes:
+            return None
+        # The library reads its environment when it is imported.
+        import hf_xet
+
+        limits = {"token": "any", "token_expiry_unix_secs": int(time.time()) + 3600}
+        group = hf_xet.XetSession().new_download_stream_group(endpoint=self.address, **limits)
+        return b"".join(group.download_stream(hf_xet.XetFileInfo(self.hashes[sha256], None)))
+
+    def _read(self, shard: bytes) -> None:
+        """Read the hashes of the files of a shard: entries of 48 bytes, of which one begins each file."""
+        position = 48
+        while shard[position : position + 32] != b"\xff" * 32:
+            file_hash, flags, count = struct.unpack_from("<32sII", shard, position)
+            # An entry for each part of the file follows, and if the highest bit is set, an entry for its
+            # verification.
+            position += 48 * (1 + count * (1 + (flags >> 31)))
+            self.hashes[_text(shard[position : position + 32])] = _text(file_hash)
+            position += 48
+
+
+def _text(hash: bytes) -> str:
+    return "".join(f"{number:016x}" for number in struct.unpack("<4Q", hash))

@@ -10,6 +10,8 @@ from urllib.parse import unquote
 
 from local_hub.repositories import Repository, etag, is_large
 
+XET_EXPIRY = "4000000000"
+
 
 @dataclass
 class Reply:
@@ -177,6 +179,8 @@ def tree(hub, call: Call, repository: Repository, revision: str, path: str | Non
             entries[place] = {"type": "file", "oid": hash, "size": len(content), "path": place}
             if is_large(place, len(content)):
                 entries[place]["lfs"] = {"oid": hash, "size": len(content), "pointerSize": 130}
+            if hash in hub.xet.hashes:
+                entries[place]["xetHash"] = hub.xet.hashes[hash]
     if not entries:
         raise RefusalError(404, f"{path} does not exist on {revision}", "EntryNotFound")
     return json_reply(list(entries.values()))
@@ -210,6 +214,21 @@ def store(hub, call: Call) -> Reply:
     return Reply()
 
 
+def xet_token(hub, call: Call, repository: Repository, role: str, revision: str) -> Reply:
+    if role == "read":
+        need_files(call, repository)
+    else:
+        need_commit(call, repository, revision)
+    # Uploads read the body of the answer, and downloads read the headers.
+    headers = {
+        "X-Xet-Access-Token": "any",
+        "X-Xet-Token-Expiration": XET_EXPIRY,
+        "X-Xet-Cas-Url": hub.xet.address,
+    }
+    content = {"accessToken": "any", "exp": int(XET_EXPIRY), "casUrl": hub.xet.address}
+    return json_reply(content, **headers)
+
+
 def commit(hub, call: Call, repository: Repository, revision: str) -> Reply:
     need_commit(call, repository, revision)
     head = head_of(repository, revision)
@@ -223,7 +242,7 @@ def commit(hub, call: Call, repository: Repository, revision: str) -> Reply:
         elif operation["key"] == "file":
             changes[value["path"]] = base64.b64decode(value["content"])
         elif operation["key"] == "lfsFile":
-            changes[value["path"]] = hub.objects[value["oid"]]
+            changes[value["path"]] = hub.uploaded(value["oid"])
         elif operation["key"] == "deletedFile":
             changes[value["path"]] = None
     reply = {"success": True}
@@ -246,8 +265,11 @@ def resolve(hub, call: Call, repository: Repository, revision: str, path: str) -
     headers = {"X-Repo-Commit": sha}
     if content is None:
         raise RefusalError(404, f"{path} does not exist on {revision}", "EntryNotFound", **headers)
-    headers |= {"Accept-Ranges": "bytes", "ETag": f'"{etag(path, content)}"'}
-    return Reply(200, content, headers)
+    hash = etag(path, content)
+    if hash in hub.xet.hashes:
+        route = f"{hub.endpoint}/api/{repository.type}s/{repository.id}/xet-read-token/{sha}"
+        headers |= {"X-Xet-Hash": hub.xet.hashes[hash], "X-Xet-Refresh-Route": route}
+    return Reply(200, content, headers | {"Accept-Ranges": "bytes", "ETag": f'"{hash}"'})
 
 
 # The paths of repositories: /user/name and /datasets/user/name, with or without /api (there, models are
@@ -268,6 +290,7 @@ REPOSITORY_ROUTES = [
     ("GET", "/tree/([^/]+)(?:/(.*))?", tree),
     ("POST", "/preupload/([^/]+)", preupload),
     ("POST", r"\.git/info/lfs/objects/batch", lfs_batch),
+    ("GET", "/xet-(read|write)-token/([^/]+)", xet_token),
     ("POST", "/commit/([^/]+)", commit),
     ("GET|HEAD", "/resolve/([^/]+)/(.+)", resolve),
 ]

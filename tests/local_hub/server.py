@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
 
 from local_hub import routes
-from local_hub.repositories import Repository
+from local_hub.repositories import Repository, XetStore
 from local_hub.routes import Call, RefusalError, Reply
 
 
@@ -138,6 +138,7 @@ class LocalHub:
         self.repositories: dict[tuple[str, str], Repository] = {}
         # The contents of large files that were uploaded, by sha256.
         self.objects: dict[str, bytes] = {}
+        self.xet = XetStore()
         self._lock = threading.Lock()
         self.clear()
         self._server = Server(("127.0.0.1", 0), Handler)
@@ -159,7 +160,7 @@ class LocalHub:
         environment |= {
             "HF_ENDPOINT": self.endpoint,
             "HF_HUB_DISABLE_TELEMETRY": "1",
-            # Large files move with Git LFS, because this Hub has no storage for xet.
+            # Large files move with Git LFS. The fixture `transfer` also moves them with xet.
             "HF_HUB_DISABLE_XET": "1",
             "DISABLE_SAFETENSORS_CONVERSION": "1",
             # The datasets library counts downloads at another host.
@@ -183,6 +184,13 @@ class LocalHub:
 
     def repository(self, id: str, type: str = "model") -> Repository:
         return self.repositories[type, id]
+
+    def uploaded(self, sha256: str) -> bytes:
+        """A large file that was uploaded with xet or LFS."""
+        content = self.objects.get(sha256) or self.xet.content(sha256)
+        if content is None:
+            raise RefusalError(400, f"The file with the sha256 {sha256} was never uploaded")
+        return content
 
     def uploads(self) -> list[str]:
         """The requests that uploaded a large file with Git LFS."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from factories import CODE_FILES, files_in, write_recipe
 from huggingface_hub import HfApi
+from transformers import pipeline
 
 import vaswani_hf
 from vaswani_hf.checkpoint.loading import load_model
@@ -29,7 +30,9 @@ def in_spite(hub, repo_id) -> str:
     return f"The commit exists ({url}); repeat the push to check the files again; the repeated push creates no second commit."
 
 
-def test_a_push_leaves_a_whole_repository_in_one_commit(hub, repo_id, alice, tiny_checkpoint, vaswani):
+def test_a_push_leaves_a_whole_repository_in_one_commit(
+    hub, repo_id, alice, transfer, tiny_checkpoint, vaswani
+):
     folder = tiny_checkpoint(two_vocabularies=True)
     # A push adds the code to a checkpoint without code.
     for path in folder.glob("*.py"):
@@ -125,6 +128,17 @@ def test_files_of_an_earlier_push_are_deleted_and_files_of_others_are_not(
     assert json.loads(repository.files()["generation_config.json"])["decoder_start_token_id"] == 0
     assert set(repository.files()) == ROOT | {"model.safetensors", "other.txt", *foreign}
     assert len(repository.titles()) == 5
+
+
+def test_a_pipeline_is_pushed_with_the_records_of_its_model(hub, repo_id, tiny_checkpoint):
+    folder = tiny_checkpoint()
+    records = {"certificate.json": b"{}", "training_curve.png": b"4"}
+    records |= {"README.md": b"---\nlicense: mit\n---\n"}
+    for name, content in records.items():
+        (folder / name).write_bytes(content)
+    pipeline("translation", model=str(folder), device="cpu").push_to_hub(repo_id)
+    files = hub.repository(repo_id).files()
+    assert {name: files[name] for name in records} == records
 
 
 def test_an_unchanged_checkpoint_makes_no_commit_and_stays_private(hub, repo_id, tiny_checkpoint, vaswani):

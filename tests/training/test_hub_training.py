@@ -184,7 +184,7 @@ def test_a_push_that_fails_does_not_stop_the_training(hub, repo_id, recipe, push
     assert by_folder(hub.repository(repo_id).files())[""] == PUBLISHED
 
 
-def test_a_pipeline_pushes_everything(hub, repo_id, copied, tmp_path):
+def test_a_pipeline_pushes_everything(hub, repo_id, transfer, copied, tmp_path):
     pipeline("translation", model=str(copied)).push_to_hub(repo_id, private=True, commit_message="All of it")
     repository = hub.repository(repo_id)
     files = repository.files()
