@@ -355,7 +355,7 @@ def vaswani(capsys):
         assert len(sentences) == (code != 0), err
         return code, out, sentences[0] if sentences else ""
 
-    names = ("vaswani_hf", "vaswani_hf.training.messages", "transformers", "datasets")
+    names = ("vaswani_hf", "vaswani_hf.messages", "transformers", "datasets")
     levels = {name: logging.getLogger(name).level for name in names}
     yield run
     # The options `--quiet` and `--verbose` change the logging of this process.

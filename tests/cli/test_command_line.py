@@ -34,12 +34,12 @@ from vaswani_hf.cli.output import LineOutput, check_output, output_file
 from vaswani_hf.cli.recipe_keys import read_keys
 from vaswani_hf.cli.train import RecipeOptions
 from vaswani_hf.cli.translate import TranslateOptions
+from vaswani_hf.messages import say
 from vaswani_hf.model.checks_vaswani import union_members
 from vaswani_hf.model.glossary_vaswani import Glossary
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
 from vaswani_hf.model.precedence_vaswani import DEFAULT_SEARCH
 from vaswani_hf.settings.base import properties_of
-from vaswani_hf.training.messages import say
 from vaswani_hf.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -237,7 +237,7 @@ def test_quiet_shows_warnings_of_python(vaswani, monkeypatch, caplog):
 def test_quiet_hides_messages_and_keeps_results_and_errors(
     files, capsys, copier_checkpoint, monkeypatch, flag, is_said
 ):
-    loggers = [logging.getLogger(name) for name in ("vaswani_hf", "vaswani_hf.training.messages")]
+    loggers = [logging.getLogger(name) for name in ("vaswani_hf", "vaswani_hf.messages")]
     levels = [logger.level for logger in loggers]
     words = [
         "score",

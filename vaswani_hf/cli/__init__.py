@@ -250,7 +250,7 @@ def _set_log_level(verbosity: int, has_libraries: bool) -> None:
         logging.basicConfig(format="%(message)s", level=logging.WARNING)
         # Print the warnings of `warnings.warn` with the same handler.
         logging.captureWarnings(True)
-        logging.getLogger("vaswani_hf.training.messages").setLevel(logging.ERROR)
+        logging.getLogger("vaswani_hf.messages").setLevel(logging.ERROR)
         return
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO)
     logging.getLogger("vaswani_hf").setLevel(logging.DEBUG)

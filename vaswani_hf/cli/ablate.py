@@ -29,9 +29,9 @@ class AblateOptions(RecipeKeyOptions):
 
 def run(options: AblateOptions) -> None:
     """Run the command: validate the list of runs, train the runs, and print a comparison of their scores."""
+    from ..messages import hide_progress_bars_without_terminal
     from ..training.ablation import FailedRunsError, plan_runs, run_all
     from ..training.ablation_comparison import as_json, comparison, table
-    from ..training.messages import hide_progress_bars_without_terminal
 
     hide_progress_bars_without_terminal()
     path = Path(options.runs)

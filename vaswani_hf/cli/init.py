@@ -83,7 +83,7 @@ class InitOptions(Options):
 
 def run(options: InitOptions) -> None:
     """Write the recipe to a new file. Raise an error if the file already exists."""
-    from ..training.messages import hide_progress_bars_without_terminal
+    from ..messages import hide_progress_bars_without_terminal
     from ..training.new_recipe import new_recipe
 
     hide_progress_bars_without_terminal()

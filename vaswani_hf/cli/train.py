@@ -38,8 +38,8 @@ class RecipeOptions(RecipeKeyOptions):
 
 def run(options: RecipeOptions) -> None:
     """Run the command: load the recipe, and train the model."""
+    from ..messages import PipeSafeStream, hide_progress_bars_without_terminal
     from ..recipe.loading import load_recipe
-    from ..training.messages import PipeSafeStream, hide_progress_bars_without_terminal
     from ..training.processes import Processes
     from ..training.run import train
     from ..user_code import run_user_code

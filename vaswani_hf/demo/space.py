@@ -19,6 +19,7 @@ from ..checkpoint.languages import recorded_languages
 from ..checkpoint.results import read_record, read_results
 from ..convert.export import export
 from ..convert.html_engine import MODULE_FILE, PAGE_FILE
+from ..messages import say
 from ..model.errors_vaswani import InvalidValueError
 from ..publish.destination import Destination, check_destination
 from ..publish.model_card import pipeline_of
@@ -100,7 +101,10 @@ def push_with_space(
         user, name, _, commit = url.split("/")[-4:]
         push_space(checkpoint, f"{user}/{name}", commit, space, page=page, private=private)
     if private and page is None:
-        print("the Space needs the secret HF_TOKEN in its settings, because the model is private", flush=True)
+        say(
+            "the Space needs the secret HF_TOKEN in its settings, because the model is private",
+            is_important=True,
+        )
 
 
 def check_space(checkpoint: str | Path, space: str) -> None:
@@ -115,7 +119,7 @@ def check_space(checkpoint: str | Path, space: str) -> None:
 def export_page(checkpoint: str | Path, repository: str, folder: Path) -> Path:
     """Export the page of a static Space. The title of the page is the name of the model's repository."""
     page = folder / repository.split("/")[-1]
-    print(export(checkpoint, page, "html"), flush=True)
+    say(export(checkpoint, page, "html"), is_important=True)
     return page
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from ..messages import counted
 from .attention import Tokens
 from .head_search import (
     Statistics,
@@ -107,15 +108,11 @@ def draw_relation(
         numbers[label] = rows
     text = (
         f"{caption} The heads are those with the largest mean weight in "
-        f"{_counted(numbers['num_pairs_choice'], 'pair')} of the first half of the texts. Measured in "
-        f"{_counted(len(occurrences), 'pair')} of the second half: "
+        f"{counted(numbers['num_pairs_choice'], 'pair')} of the first half of the texts. Measured in "
+        f"{counted(len(occurrences), 'pair')} of the second half: "
         f"{'; '.join(texts)}. The example has the median weight.{_verdict(numbers['trained'])}"
     )
     return Picture(name, figure, text, numbers)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _verdict(heads: Sequence[dict[str, float]]) -> str:
@@ -174,7 +171,7 @@ def draw_two_heads(
         "The two heads of one encoder layer whose weights differ most: the total variation distance (0 to 1) "
         "between the weights of a word is averaged over the words of each sentence, and then over the "
         "first half of the texts. "
-        f"Measured on the second half ({_counted(numbers['num_sentences_measurement'], 'text')}): {'; '.join(texts)}. "
+        f"Measured on the second half ({counted(numbers['num_sentences_measurement'], 'text')}): {'; '.join(texts)}. "
         "The example has the median distance."
     )
     return Picture(name, figure, text, numbers)

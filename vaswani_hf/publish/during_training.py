@@ -36,6 +36,7 @@ from ..checkpoint.hub import explained, sentence_of, with_retries
 from ..checkpoint.loading import verify_download
 from ..checkpoint.manifest import metadata_of, read_manifest, verify_manifest, write_manifest
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..messages import say
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.section import AnyTraining
 from ..settings.sections import PublishingSettings
@@ -96,7 +97,7 @@ class PushCheckpointsCallback(TrainerCallback):
             for name in (RECIPE_FILE, METRICS_FILE):
                 shutil.copy(self.folder / name, checkpoint)
         except OSError as error:
-            print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
+            say(f"step {step:,} could not be pushed: {sentence_of(error)}", is_important=True)
             return
         # Use a daemon thread, so that the process can end after a second Ctrl-C.
         self.thread = threading.Thread(target=self._push, args=(checkpoint, step), daemon=True)
@@ -118,11 +119,11 @@ class PushCheckpointsCallback(TrainerCallback):
             refuse_tokens(repository)
             commit_folder(to, repository, f"Training in progress, step {step}", replaced)
             self.pushed_step = step
-            print(f"pushed step {step:,} to {to.repo_id}", flush=True)
+            say(f"pushed step {step:,} to {to.repo_id}")
         except Exception as error:
             # If a push fails, print the error and continue the training. A later push uploads a newer
             # checkpoint.
-            print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
+            say(f"step {step:,} could not be pushed: {sentence_of(error)}", is_important=True)
         finally:
             shutil.rmtree(repository, ignore_errors=True)
             shutil.rmtree(checkpoint, ignore_errors=True)
@@ -159,7 +160,7 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
     with explained():
         snapshot, steps = _download(repo_id, training)
     if not steps:
-        print(f"'{repo_id}' has no checkpoint to continue from", flush=True)
+        say(f"'{repo_id}' has no checkpoint to continue from")
         return
     newest = max(steps, key=lambda name: steps[name])
     staging = folder / _STAGING
@@ -176,17 +177,16 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
         if not checkpoint.exists():
             os.replace(staging / name, checkpoint)
     shutil.rmtree(staging)
-    print(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}", flush=True)
+    say(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}")
     # Early stopping needs the checkpoint with the best validation score, and averaging needs the last
     # checkpoints.
     best = _best_step(snapshot / newest, training)
     is_best_missing = training.stops_early and best not in steps.values()
     if is_best_missing or len(set(steps.values())) < training.average_checkpoints:
-        print(
+        say(
             "some checkpoints for the average or for the choice of the best checkpoint are missing, so the "
             "final weights come from the remaining and later checkpoints; `hub_strategy: all_checkpoints` "
-            "keeps all checkpoints",
-            flush=True,
+            "keeps all checkpoints"
         )
 
 

@@ -37,6 +37,7 @@ from ..checkpoint.results import (
     read_record,
     read_results,
 )
+from ..messages import counted
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.inputs_vaswani import DECODING_SETTINGS
 from ..packaged import packaged_folder
@@ -345,7 +346,7 @@ def _shape(config: dict[str, Any]) -> str:
     if depths:
         parts.append(f"{' + '.join(depths)} layers")
     if heads:
-        parts.append(f"{heads} head{'' if heads == 1 else 's'}")
+        parts.append(counted(heads, "head"))
     if d_model:
         parts.append(f"d_model {d_model}")
     if d_ff:

@@ -41,6 +41,7 @@ from ..checkpoint.hub import HubError, InvalidHubValueError, explained, sentence
 from ..checkpoint.loading import KINDS, check_config, load_model
 from ..checkpoint.results import Results, write_results
 from ..checkpoint.tokenizers import load_tokenizers
+from ..messages import say
 from ..model.errors_vaswani import InvalidValueError
 from ..model.pretrained_vaswani import VaswaniPreTrainedModel
 from ..model.tokenizing_vaswani import check_tokenizers
@@ -159,12 +160,12 @@ def commit_and_check(
     """
     commit, is_new = commit_folder(to, staged, commit_message, replaced)
     url = commit.pr_url or commit.commit_url
-    print(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", flush=True)
+    say(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", is_important=True)
     place = f" to {commit.pr_revision}" if to.create_pr else ""
     again = f"repeat the push{place} to check the files again; the repeated push creates no second commit."
     with only_hub_errors(f"The commit exists ({url}); {again}"):
         _check_arrived(to, commit, staged, find_differences)
-        print(f"checked: downloaded at {commit.oid[:7]}, {checked}", flush=True)
+        say(f"checked: downloaded at {commit.oid[:7]}, {checked}", is_important=True)
         if to.tag is not None:
             with_retries(
                 HfApi(token=to.token).create_tag,
@@ -173,7 +174,7 @@ def commit_and_check(
                 revision=commit.oid,
                 repo_type=to.repo_type,
             )
-            print(f"tagged {to.tag}", flush=True)
+            say(f"tagged {to.tag}", is_important=True)
     return url
 
 

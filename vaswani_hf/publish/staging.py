@@ -25,6 +25,7 @@ from ..checkpoint.hub import has_token
 from ..checkpoint.loading import KINDS, check_config
 from ..checkpoint.results import read_results
 from ..checkpoint.tokenizers import load_tokenizers
+from ..messages import say
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.errors_vaswani import InvalidValueError
 from ..model.extension_vaswani import source_for_checkpoint
@@ -101,7 +102,7 @@ def _stage_card(
             )
     check_card(path)
     link_file(path, staged / CARD_FILE)
-    print("the model card is the README.md of the checkpoint, without changes", flush=True)
+    say("the model card is the README.md of the checkpoint, without changes")
 
 
 def check_card(path: Path) -> None:

@@ -17,10 +17,10 @@ from transformers import TrainerCallback, TrainerControl
 
 from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
 from ..checkpoint.manifest import metadata_of
+from ..messages import say
 from ..optimization.section import AnyTraining
 from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
 from .losses import DivergenceDetector
-from .messages import say
 from .trainer import VaswaniTrainer
 
 # A run estimates its duration after at least `LEAST_SECONDS` seconds and `LEAST_STEPS` steps. The first step

@@ -29,8 +29,8 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.locks import is_replaced
 from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
+from ..messages import counted, say
 from ..optimization.section import AnyTraining
-from .messages import counted, say
 
 STAGING_FOLDER = ".saving"
 _REPLACED = ".replaced"

@@ -32,10 +32,10 @@ from ..checkpoint.manifest import describe, faults_of, read_manifest, verify_man
 from ..checkpoint.results import Results, TrainingRecord, read_results, write_results
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus
+from ..messages import say
 from ..model.extension_vaswani import ENTRY
 from ..tasks import TASKS
 from .checkpoints import refuse_vanished_folder
-from .messages import say
 from .run_results import draw_curve
 
 # The subfolder of the output folder in which a run first saves the final checkpoint.

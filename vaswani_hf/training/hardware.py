@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..messages import counted
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16, processor_name
 from .batches import MAX_PART_SIZE
-from .messages import counted
 
 # The default number of data workers on an accelerator. On a CPU, the default is 0, because data workers would
 # use the cores that the training needs.

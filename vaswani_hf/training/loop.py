@@ -7,6 +7,7 @@ from transformers import PrinterCallback
 
 from ..data.memory import keep_free_memory, limit_primitive_cache
 from ..exit_codes import FAILURE, INTERRUPTED
+from ..messages import say
 from ..patches import accept_numbered_cpus
 from ..publish.during_training import PushCheckpointsCallback
 from ..settings.sections import PublishingSettings
@@ -14,7 +15,6 @@ from . import checkpoints
 from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
 from .hardware import describe_computation
 from .losses import DivergedRunError
-from .messages import say
 from .stopping import InterruptedRunError
 from .trainer import VaswaniTrainer
 
@@ -44,7 +44,8 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         with trainer.stop.saving_first(), checkpoints.explain_output_errors(folder):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except NoStepsLeftError:
-        pass
+        # Wait for the push of the last checkpoint, as at the end of a training.
+        trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
     except DivergedRunError:
         if trainer.processes.is_first:
             raise

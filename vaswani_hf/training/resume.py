@@ -26,6 +26,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.manifest import faults_of, metadata_of, verify_manifest
 from ..checkpoint.results import read_results
+from ..messages import counted, say
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
@@ -35,7 +36,6 @@ from ..recipe.loading import load_recorded_recipe
 from ..recipe.published import published_recipe
 from .checkpoints import put_back_replaced, reason_to_stop
 from .finished import read_finished_run, restore_final_files
-from .messages import counted, say
 
 
 class RunState(Enum):

@@ -44,6 +44,7 @@ from ..checkpoint.manifest import verify_manifest
 from ..checkpoint.results import Results, TrainingRecord, read_results
 from ..data.corpus import Corpus
 from ..exit_codes import INTERRUPTED
+from ..messages import said_at_intervals, say
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.optimizers import OPTIMIZERS
 from ..publish.destination import Destination, check_destination
@@ -57,7 +58,6 @@ from . import checkpoints, finished, initialization, resume, run_results
 from .averaging import average_weights
 from .hardware import resolve_defaults
 from .loop import add_callbacks, run_training
-from .messages import said_at_intervals, say
 from .processes import Processes
 from .recipe_model import (
     build_model,

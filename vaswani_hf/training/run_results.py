@@ -24,6 +24,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.results import ExampleRecord, ScoresRecord, TrainingRecord, read_results
 from ..data.corpus import Corpus
+from ..messages import said_at_intervals, say
 from ..pictures.attention import attention_picture
 from ..pictures.training_curve import draw_training_curve
 from ..recipe.licenses import RESEARCH_ONLY, data_license
@@ -31,7 +32,6 @@ from ..settings.data import DataSettings
 from ..settings.sections import PublishingSettings
 from ..version import __version__
 from .hardware import hardware_name
-from .messages import said_at_intervals, say
 from .trainer import VaswaniTrainer
 
 # The limits for the examples of the model card: the number of texts, and the length of a text (characters).
@@ -125,7 +125,7 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> ScoresRecor
     if task.outputs_file is not None and found.outputs is not None:
         (folder / task.outputs_file).write_text(found.outputs, encoding="utf-8")
     for line in found.lines:
-        say(line, is_result=True)
+        say(line, is_important=True)
     return ScoresRecord(**found.scores)
 
 
@@ -177,7 +177,7 @@ def say_end(trainer: VaswaniTrainer) -> None:
         if losses:
             parts.append(f"{name} {losses[-1]:.4f}")
     parts.append(f"the checkpoint is in '{folder}'")
-    say(" · ".join(parts), is_result=True)
+    say(" · ".join(parts), is_important=True)
 
 
 def draw_curve(folder: Path, step: int) -> None:

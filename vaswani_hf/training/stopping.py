@@ -23,7 +23,7 @@ import multiprocess
 
 from ..checkpoint.files import checkpoints_in
 from ..exit_codes import FAILURE, INTERRUPTED
-from .messages import say
+from ..messages import say
 from .processes import Processes
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Prints the lines of a run, and handles the progress bars of other libraries."""
+"""Prints the lines of a training run or of a push, and handles the progress bars of other libraries."""
 
 import contextlib
 import logging
@@ -12,12 +12,12 @@ from typing import Any, TextIO
 SECONDS_BETWEEN_LINES = 30.0
 
 
-def say(line: str, *, is_result: bool = False) -> None:
+def say(line: str, *, is_important: bool = False) -> None:
     """Print a line immediately. If the log level of this file is above WARNING, print only lines with
-    `is_result=True`. `--quiet` sets the log level to ERROR. If the output goes to a program that has ended,
-    such as `head`, continue without output.
+    `is_important=True`: results and failures. `--quiet` sets the log level to ERROR. If the output goes to a
+    program that has ended, such as `head`, continue without output.
     """
-    if not is_result and not logging.getLogger(__name__).isEnabledFor(logging.WARNING):
+    if not is_important and not logging.getLogger(__name__).isEnabledFor(logging.WARNING):
         return
     try:
         print(line, flush=True)
