@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 import vaswani_hf.data.toy_corpora
 import vaswani_hf.training.run
+import vaswani_hf.training.stopping
 from vaswani_hf.cli import main
 from vaswani_hf.training.trainer import VaswaniTrainer
 
@@ -115,6 +116,8 @@ def stuck_at(owner: str, name: str) -> Moment:
 
 
 def _be_stuck(owner, name, folder):
+    vaswani_hf.training.stopping.SECONDS_TO_END = 0.5
+
     def stuck(*args, **kwargs):
         Path(f"{folder}.slow").touch()
         hashlib.pbkdf2_hmac("sha512", b"", b"", 2_000_000_000)

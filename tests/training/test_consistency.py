@@ -133,6 +133,8 @@ def test_a_run_ends_with_its_moving_average_and_validates_it_beside_the_weights(
     assert not same(weights(folder), weights(folder / "checkpoint-8"))
     losses = [(row["eval_loss"], row["eval_raw_loss"]) for row in metrics(folder) if "eval_loss" in row]
     assert len(losses) == 2 and all(math.isfinite(raw) and raw != loss for loss, raw in losses)
+    said = "| moving average (decay 0.8) of the weights: value after the last step |"
+    assert said in str(model_card(folder, "user/new"))
 
 
 def test_a_resumed_run_uses_the_number_of_threads_of_the_earlier_run(whole, monkeypatch):
@@ -165,8 +167,3 @@ def test_the_divergence_is_computed_in_the_type_of_the_run(run, monkeypatch):
     monkeypatch.setattr(two_passes, "_ChunkedDivergence", watched)
     run("run", "--r_drop_alpha=2 --bf16=true --max_steps=1 --save_steps=1 --eval_steps=9")
     assert seen == {torch.bfloat16}
-
-
-def test_the_card_says_what_the_final_weights_are(whole):
-    said = "| moving average (decay 0.8) of the weights: value after the last step |"
-    assert said in str(model_card(whole("--ema_decay=0.8"), "user/new"))

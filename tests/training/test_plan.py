@@ -356,6 +356,7 @@ def test_the_hours_and_the_price_of_a_run(planned, settings, hours, price_per_ho
     assert (plan.price and plan.price.per_hour) == price_per_hour
     assert plan.price is None or plan.price.total == pytest.approx(price_per_hour * hours)
     assert words in plan_as_text(plan)
+    assert plan.hardware is None or f"by {plan.hardware}" in plan_as_text(plan)
 
 
 def test_a_plan_for_people(planned):

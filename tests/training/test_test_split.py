@@ -34,9 +34,8 @@ def files(tmp_path, monkeypatch):
     return f"{OPTIONS} --corpus=null --train_source=train.en --train_target=train.de"
 
 
-@pytest.mark.parametrize("test", ["--test_source=test.en --test_target=test.de", "--test_pairs=test.jsonl"])
-def test_a_test_set_is_scored_whole_as_evaluate_scores_it(run, files, test, capfd):
-    folder = run("run", files, test)
+def test_a_test_set_is_scored_whole_as_evaluate_scores_it(run, files, capfd):
+    folder = run("run", files, "--test_pairs=test.jsonl")
     assert "train: 18 pairs read, 12 kept; dropped: 6 with an empty side" in capfd.readouterr().out
     scores = json.loads((folder / "results.json").read_text())["test"]
     words = "--source test.en --reference test.de --device cpu --json --output out"
