@@ -306,13 +306,19 @@ def test_a_planned_part_of_a_batch_is_a_part_that_the_trainer_cuts(source, targe
     assert planned.rows * max(planned.source_length, planned.target_length) <= 1024
 
 
-# Each batch of the plans in these tests has this cost.
-SIZES = {"weights": 4, "gradients": 3, "optimizer": 2, "activations": 1, "loss": 1, "peak": 20}
-SIZES = {name: size * GIB for name, size in SIZES.items()}
-MEMORY = StepMemory(source_positions=512, target_positions=512, dtype="float32", **SIZES)
-COST = StepCost(batch_flops=10**12, optimizer_flops=10**9, memory=MEMORY)
+BATCH_FLOPS, OPTIMIZER_FLOPS = 10**12, 10**9
+SIZES = {"weights": 4, "gradients": 3, "optimizer": 2, "activations": 1, "loss": 1}
+
+
+def constant_cost(*args, on_accelerator=True, **kwargs):
+    """The cost of each batch in the plans of the following tests."""
+    sizes = {name: size * GIB for name, size in (SIZES | {"peak": 20 if on_accelerator else 5}).items()}
+    memory = StepMemory(source_positions=512, target_positions=512, dtype="float32", **sizes)
+    return StepCost(batch_flops=BATCH_FLOPS, optimizer_flops=OPTIMIZER_FLOPS, memory=memory)
+
+
 STEPS = 2000
-STEP_FLOPS = 2 * COST.batch_flops + COST.optimizer_flops
+STEP_FLOPS = 2 * BATCH_FLOPS + OPTIMIZER_FLOPS
 HOURS_BY_TOKENS = STEPS * 2 * 512 / 1000 / 3600
 HOURS_OF_PAPER = STEPS * 0.4 * STEP_FLOPS / 10**15 / 3600
 HOURS_ON_A100 = STEPS * STEP_FLOPS / (0.3 * 312e12) / 3600
@@ -326,8 +332,8 @@ def constant_paper(monkeypatch):
 
 @pytest.fixture
 def planned(constant_paper, monkeypatch):
-    """Plan the recipe of numbers with these options. No model runs, because each batch has the cost COST."""
-    monkeypatch.setattr("vaswani_hf.training.plan.batch_cost", lambda *args, **kwargs: COST)
+    """Plan the recipe of numbers with these options. No model runs, because each batch has the same cost."""
+    monkeypatch.setattr("vaswani_hf.training.plan.batch_cost", constant_cost)
     monkeypatch.setattr("vaswani_hf.training.plan.measure_speed", lambda *args: (1000.0, "a machine"))
     return lambda *options, **settings: plan_run(load_recipe(NUMBERS, options), PlanSettings(**settings))
 
@@ -367,7 +373,7 @@ def test_a_plan_for_people(planned):
     lines = {line[:16].strip(): line[16:].split() for line in text.splitlines()}
     assert lines["parameters"][0] == f"{plan.parameters.total:,}"
     assert lines["encoder"][0] == f"{plan.parameters.encoder.total:,}"
-    assert lines["GiB, processor"][0] == "20.00" and "1,024 positions" not in text
+    assert (lines["GiB, accelerator"][0], lines["GiB, processor"][0]) == ("20.00", "5.00")
     assert "512 + 512 positions at once: weights 4.00, gradients 3.00, optimizer 2.00, " in text
     assert "sentences of 20 tokens (assumed)" in text
     assert "100,000 steps x 0.0008 s x 8 GPUs x 9.5 TFLOPS" in text
@@ -397,7 +403,8 @@ def test_the_price_on_each_machine_of_the_hubs_jobs(planned):
     text = plan_as_text(plan)
     (line,) = [line for line in text.splitlines() if line.startswith("  a100-large")]
     assert line.split()[1] == f"{price:,.2f}" and "needs more memory" not in line
-    assert "hours on 1 x T4, but a step needs more memory than this GPU has" in text
+    hours = jobs["t4-small"].hours
+    assert f"{hours:,.1f} hours on 1 x T4, but a step needs more memory than this GPU has" in text
 
 
 def printed(capsys, *argv) -> str:
