@@ -187,21 +187,19 @@ def test_muon_may_have_no_matrices(run):
     assert (folder / "results.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("begun_with", "base_model"),
-    [
-        ("user/name@main", "user/name"),
-        ("user/name", "user/name"),
-        ("/home/me/run", None),
-        ("run_of_a_folder", None),
-    ],
-)
-def test_the_card_names_the_base_model_of_the_hub_and_no_folder(copied, begun_with, base_model):
+def test_the_card_names_the_base_model_of_the_hub_and_no_folder(copied):
     text = (copied / "recipe.yaml").read_text()
-    (copied / "recipe.yaml").write_text(text.replace("model:\n", f"model:\n  init_from: {begun_with}\n", 1))
-    card = model_card(copied, "user/new")
-    assert card.data.base_model == base_model
-    assert "/home/me" not in str(card)
+    for begun_with, base_model in {
+        "user/name@main": "user/name",
+        "user/name": "user/name",
+        "/home/me/run": None,
+        "run_of_a_folder": None,
+    }.items():
+        recipe = text.replace("model:\n", f"model:\n  init_from: {begun_with}\n", 1)
+        (copied / "recipe.yaml").write_text(recipe)
+        card = model_card(copied, "user/new")
+        assert card.data.base_model == base_model
+        assert "/home/me" not in str(card)
 
 
 def test_a_model_of_both_directions_is_fine_tuned_on_one(run, tmp_path, capsys):

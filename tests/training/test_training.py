@@ -127,8 +127,11 @@ def test_two_vocabularies_are_trained_saved_and_used(run):
     assert len(list(translator.translate(["one", "", "two"]))) == 3
 
 
-def test_an_epoch_count_is_turned_into_steps(run):
-    folder = run("run", "--max_steps=null --num_train_epochs=1.5 --logging_steps=1 --numbers_train_size=600")
+def test_an_epoch_count_is_turned_into_steps(run, capsys):
+    options = "--max_steps=null --num_train_epochs=1.5 --logging_steps=1 --warmup_steps=50"
+    folder = run("run", options, "--numbers_train_size=600")
+    # The number of steps is known when the corpus has been read.
+    assert "warning: `training.warmup_steps` is 50, but the run has " in capsys.readouterr().out
     last = [row for row in metrics(folder) if "loss" in row][-1]
     assert last["epoch"] == pytest.approx(1.5, abs=0.1)
 
