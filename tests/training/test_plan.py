@@ -15,7 +15,6 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.cli import main
 from vaswani_hf.data.batching import PairCollator, cut_into_parts
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import regularizer_of
@@ -407,22 +406,18 @@ def test_the_price_on_each_machine_of_the_hubs_jobs(planned):
     assert f"{hours:,.1f} hours on 1 x T4, but a step needs more memory than this GPU has" in text
 
 
-def printed(capsys, *argv) -> str:
-    assert main(["plan", *map(str, argv)]) == 0
-    return capsys.readouterr().out
-
-
 @pytest.mark.usefixtures("constant_paper")
-def test_nothing_is_read_for_a_plan(capsys, monkeypatch, tmp_path):
+def test_nothing_is_read_for_a_plan(vaswani, monkeypatch, tmp_path):
     def refuse(*args):
         raise AssertionError("a plan needs no network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.chdir(tmp_path)
     options = ["--corpus=null", "--source_tokens_per_batch=25000", *ONE_LAYER]
-    plan = json.loads(printed(capsys, NUMBERS, *options, "--json"))
+    code, printed, _ = vaswani("plan", NUMBERS, *options, "--json")
+    plan = json.loads(printed)
     recipe = load_recipe(NUMBERS, options, needs_data=False)
-    assert plan == plan_run(recipe, PlanSettings()).as_json()
+    assert (code, plan) == (0, plan_run(recipe, PlanSettings()).as_json())
     assert (plan["hours"], plan["flops"]["mean_length"]) == (None, 32)
     assert not list(tmp_path.iterdir())
     # At once, an accelerator has 781 sentences of 32 tokens, and a processor 4,096 positions (2**19 numbers).
@@ -436,8 +431,9 @@ def test_nothing_is_read_for_a_plan(capsys, monkeypatch, tmp_path):
     ("name", "layers"),
     [("numbers_causal", ONE_LAYER[1:]), ("numbers_masked", ONE_LAYER[:1]), ("parsing", ONE_LAYER)],
 )
-def test_every_task_is_planned(capsys, name, layers):
-    text = printed(capsys, CONFIGURATION / f"{name}.yaml", "--max_steps", "10", *layers)
+def test_every_task_is_planned(vaswani, name, layers):
+    code, text, _ = vaswani("plan", CONFIGURATION / f"{name}.yaml", "--max_steps", "10", *layers)
+    assert code == 0
     assert ("source tokens" in text) == (" + " in text) == (name == "parsing")
     assert ("  encoder " in text) == (name != "numbers_causal")
     assert ("  decoder " in text) == (name != "numbers_masked")
