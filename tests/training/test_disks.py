@@ -93,7 +93,7 @@ def test_a_read_only_folder_is_named_before_anything_is_done(train_command, tmp_
     assert (code, sentence) == (1, READ_ONLY.format(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("stage", ["the optimizer", "the log", "the picture"])
+@pytest.mark.parametrize("stage", ["the log", "the final weights", "the picture"])
 def test_an_output_folder_that_vanishes_is_named(train_until, tmp_path, stage):
     folder = tmp_path / "run"
     sentence = train_until(folder, stage, lambda: shutil.rmtree(folder))
