@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from factories import write_recipe
+from tiny_runs import call_before
 
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import train
-from vaswani_hf.training.trainer import VaswaniTrainer
 
 HELD_OUT = "vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT"
 
@@ -100,17 +100,5 @@ def train_command(run, vaswani, tmp_path):
 
 @pytest.fixture
 def before_method(monkeypatch):
-    """Call a function once with the trainer, before a method is called at this global step."""
-
-    def arrange(step, function, method="training_step"):
-        original, called = getattr(VaswaniTrainer, method), []
-
-        def changed(self, *args, **kwargs):
-            if self.state.global_step == step and not called:
-                called.append(True)
-                function(self)
-            return original(self, *args, **kwargs)
-
-        monkeypatch.setattr(VaswaniTrainer, method, changed)
-
-    return arrange
+    """`call_before` for the duration of a test."""
+    return functools.partial(call_before, set_attribute=monkeypatch.setattr)

@@ -1,15 +1,14 @@
 """Functions that tests call in two processes, which form a process group on this machine."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from accelerate import PartialState
+from mortal_runs import forking_server, join_group
 
 import vaswani_hf.data.toy_corpora
 from vaswani_hf.recipe import load_recipe
@@ -19,41 +18,25 @@ from vaswani_hf.training.recipe_model import build_model
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
-def in_two_processes(python: str, function, folder: Path, *, backend: str) -> list:
+def in_two_processes(function, folder: Path, *, backend: str) -> list:
     """The result of a function of this module in each of two processes."""
-    words = [function.__name__, str(folder), backend]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    context, store = forking_server(), dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     processes = [
-        subprocess.Popen([python, __file__, *words, str(rank)], env=environment) for rank in range(2)
+        context.Process(target=_meet, args=(function, folder, backend, rank, store.port)) for rank in range(2)
     ]
-    try:
-        for process in processes:
-            process.wait(500)
-    finally:
-        for process in processes:
-            process.kill()
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(500)
+        process.kill()
     return [json.loads((folder / f"answer-{rank}").read_text()) for rank in range(2)]
 
 
-def meet(name: str, folder: Path, backend: str, rank: int) -> None:
-    """Calls a function of this module in one of two processes, and writes its answer into the folder."""
-    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT="29500")
-    _wait_for_both(folder, rank)
-    timeout = timedelta(minutes=5)
-    dist.init_process_group(backend, f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timeout)
-    (folder / f"answer-{rank}").write_text(json.dumps(globals()[name](rank, folder)))
+def _meet(function, folder, backend, rank, port) -> None:
+    torch.set_num_threads(1)
+    join_group(backend, dist.TCPStore("localhost", port), rank, 2)
+    (folder / f"answer-{rank}").write_text(json.dumps(function(rank, folder)))
     dist.destroy_process_group()
-
-
-def _wait_for_both(folder: Path, rank: int) -> None:
-    """Wait until both processes have started, because one may start seconds later."""
-    (folder / f"started-{rank}").touch()
-    for _ in range(3000):
-        if all((folder / f"started-{other}").exists() for other in range(2)):
-            return
-        time.sleep(0.1)
-    raise TimeoutError("The other process has not started within five minutes.")
 
 
 def validate(rank, folder) -> dict[str, float]:
@@ -121,7 +104,3 @@ def _end_of(work) -> str | int:
     except SystemExit as end:
         return end.code
     return "no end"
-
-
-if __name__ == "__main__":
-    meet(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from tiny_runs import call_before
 
 import vaswani_hf.data.toy_corpora
 import vaswani_hf.training.run
+import vaswani_hf.training.stopping
 from vaswani_hf.cli import main
-from vaswani_hf.training.trainer import VaswaniTrainer
 
 # The time (seconds) that a process waits for another process; a test waits twice as long for a run.
 PATIENCE = timedelta(seconds=90)
@@ -43,19 +44,13 @@ def fail_at(rank: int, step: int, number: int = signal.SIGKILL, method: str = "t
 
     The first step is 1. For other methods than `training_step`, `step` is the number of finished steps.
     """
-    return Moment(rank, functools.partial(_fail_in_method, step, number, method))
+    return Moment(
+        rank, functools.partial(_fail_in_method, step - (method == "training_step"), number, method)
+    )
 
 
 def _fail_in_method(step, number, method, folder):
-    before, called = getattr(VaswaniTrainer, method), []
-
-    def failing(self, *args, **kwargs):
-        if self.state.global_step == step - (method == "training_step") and not called:
-            called.append(True)
-            os.kill(os.getpid(), number)
-        return before(self, *args, **kwargs)
-
-    setattr(VaswaniTrainer, method, failing)
+    call_before(step, lambda trainer: os.kill(os.getpid(), number), method)
 
 
 def fail_at_change(rank: int, change: int | str) -> Moment:
@@ -89,12 +84,15 @@ def _fail_at_change(change, folder):
     sys.addaudithook(watch)
 
 
-def slow_at(owner: str, name: str) -> Moment:
-    """At the first call of this function, all processes write a file "RUN.slow" and wait for ten minutes."""
-    return Moment(None, functools.partial(_be_slow, owner, name))
+def slow_at(owner: str, name: str, *, is_stuck: bool = False) -> Moment:
+    """At the first call of this function, all processes write a file "RUN.slow" and wait for minutes.
+
+    If `is_stuck` is true, the wait is one call of a C library that no signal interrupts.
+    """
+    return Moment(None, functools.partial(_be_slow, owner, name, is_stuck))
 
 
-def _be_slow(owner, name, folder):
+def _be_slow(owner, name, is_stuck, folder):
     place = pkgutil.resolve_name(owner)
     before, called = getattr(place, name), []
 
@@ -102,24 +100,14 @@ def _be_slow(owner, name, folder):
         if not called:
             called.append(True)
             Path(f"{folder}.slow").touch()
+            if is_stuck:
+                vaswani_hf.training.stopping.SECONDS_TO_END = 0.5
+                hashlib.pbkdf2_hmac("sha512", b"", b"", 2_000_000_000)
             for _ in range(12_000):
                 time.sleep(0.05)
         return before(*args, **kwargs)
 
     setattr(place, name, slow)
-
-
-def stuck_at(owner: str, name: str) -> Moment:
-    """As `slow_at`, but the wait is one call of a C library that no signal interrupts."""
-    return Moment(None, functools.partial(_be_stuck, owner, name))
-
-
-def _be_stuck(owner, name, folder):
-    def stuck(*args, **kwargs):
-        Path(f"{folder}.slow").touch()
-        hashlib.pbkdf2_hmac("sha512", b"", b"", 2_000_000_000)
-
-    setattr(pkgutil.resolve_name(owner), name, stuck)
 
 
 class Life(NamedTuple):
@@ -203,18 +191,19 @@ def _live(words, folder, output, rank, count, port, moment):
     sys.stdout = sys.stderr = io.TextIOWrapper(os.fdopen(descriptor, "wb", 0), write_through=True)
     store = dist.TCPStore("localhost", port, timeout=PATIENCE)
     if count > 1:
-        place = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(count),
-            "LOCAL_WORLD_SIZE": str(count),
-        }
-        os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT=str(port))
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=PATIENCE)
+        join_group("gloo", store, rank, count)
     _announce(store, rank)
     if moment:
         moment.arrange(str(folder))
     sys.exit(main(words))
+
+
+def join_group(backend: str, store: dist.TCPStore, rank: int, count: int) -> None:
+    """Join a group of processes, as in a process that torchrun has started."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    place |= {"MASTER_ADDR": "localhost", "MASTER_PORT": store.port}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
 
 
 def _announce(store, rank):

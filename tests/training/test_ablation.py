@@ -151,10 +151,8 @@ def test_a_failed_training_does_not_stop_the_list_and_an_interrupted_list_is_con
     ("content", "message"),
     {
         "runs: {a: {}}": "The list '{}': `recipe` must be given, but is missing.",
-        "recipe: recipe.yaml": "`runs` must be given, but is missing.",
         "recipe: recipe.yaml\nrun: {a: 1}": "`run` is not a key, but is set to {'a': 1}; the nearest key is `runs`",
         "recipe: recipe.yaml\nruns: {../a: {}}": "must be valid as a folder name",
-        "recipe: recipe.yaml\nruns: {a: 3}": "`runs.a` must be a mapping of keys to values, but is 3.",
         "recipe: recipe.yaml\nruns: {}": "`runs` must be",
         "recipe: recipe.yaml\nseeds: 0\nruns: {a: {}}": "`seeds` must be 1 or more, but is 0.",
         "recipe: recipe.yaml\nruns: {a: {init_from: b}, b: {}}": "`init_from: b` must be an earlier run",

@@ -91,9 +91,8 @@ def assert_same_run(one: Path, several: Path) -> None:
         for name in ("step", "loss", "grad_norm", "target_tokens", "eval_loss"):
             assert left.get(name, 0) == pytest.approx(right.get(name, 0), rel=5e-3), name
     end, middle = weights(several), weights(one / "checkpoint-10")
-    for name, tensor in weights(one).items():
-        torch.testing.assert_close(end[name], tensor, rtol=0, atol=1e-5)
-        assert (end[name] - middle[name]).abs().max() > 5e-5
+    torch.testing.assert_close(end, weights(one), rtol=0, atol=1e-5)
+    assert all((end[name] - middle[name]).abs().max() > 5e-5 for name in end)
 
 
 def train_alone(start, output: str, *words) -> None:
@@ -131,9 +130,7 @@ def test_two_nodes_meet(start, folder):
     for node in nodes:
         end(node)
     one, two = weights(folder / "one-node"), weights(folder / "two-nodes")
-    assert one.keys() == two.keys()
-    for name, tensor in one.items():
-        torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6)
+    torch.testing.assert_close(two, one, rtol=0, atol=1e-6)
     assert results(folder / "two-nodes")["training"]["processes"] == 2
 
 
@@ -152,8 +149,7 @@ def test_deepspeed_goes_on_and_is_one_process(start, folder):
         one, two = weights(folder / "one-zero" / place), weights(folder / "zero" / place)
         # DeepSpeed gives the trainer copies of tied weights; numbered checkpoints hold the copies too.
         assert one.keys() <= two.keys() and (one.keys() == two.keys() or place.name)
-        for name, tensor in one.items():
-            torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6)
+        torch.testing.assert_close({name: two[name] for name in one}, one, rtol=0, atol=1e-6)
     sentence = "was saved with DeepSpeed; resume it with DeepSpeed, not without it"
     with pytest.raises(AssertionError, match=sentence):
         train_alone(

@@ -5,13 +5,16 @@ import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from tiny_runs import DAMAGES, eval_steps, metrics, names, results, same, unfinished, weights, write_pairs
+from transformers import TrainerState
 
-from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.data.toy_corpora import number_pairs
+from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.training.averaging import average_weights
+from vaswani_hf.training.checkpoints import best_checkpoint, reason_to_stop
 from vaswani_hf.training.losses import DivergedRunError
 from vaswani_hf.training.run import InterruptedRunError
 
@@ -53,15 +56,6 @@ def test_a_damaged_manifest_of_an_old_checkpoint_is_reported_when_it_is_deleted(
         in said
     )
     assert names(copied) == ["checkpoint-12"]
-
-
-def test_no_whole_checkpoint_is_one_sentence_and_nothing_is_lost(run, copied):
-    for path in checkpoints_in(unfinished(copied)):
-        (path / "optimizer.pt").unlink()
-    sentence = "holds no whole checkpoint to continue from .*optimizer.pt is missing.*; choose"
-    with pytest.raises(ValueError, match=sentence):
-        run("run", "--resume=true")
-    assert names(copied) == ["checkpoint-4", "checkpoint-8"]
 
 
 def test_a_checkpoint_that_a_killed_run_was_replacing_is_put_back_before_the_recipe_is_checked(run, copied):
@@ -157,47 +151,38 @@ def test_a_run_that_diverges_ends_before_anything_is_saved(
     assert not (folder / "results.json").exists()
 
 
-def test_results_are_json_whatever_the_scores(run, monkeypatch):
-    for module in ("evaluation.evaluate", "training.validation"):
-        monkeypatch.setattr(f"vaswani_hf.{module}.perplexity", lambda loss: float("inf"))
-    folder = run("run", "--max_steps=2 --eval_steps=2")
-    assert results(folder)["test"]["perplexity"] is None
-    assert [row["eval_perplexity"] for row in metrics(folder) if "eval_loss" in row] == [None]
-
-
-def test_other_training_data_of_the_same_name_is_refused(run, tmp_path):
-    def write(last):
-        lines = [f"{word} {other}" for word in "abcdefgh" for other in "abcdefgh"]
-        for language in ("en", "de"):
-            (tmp_path / f"text.{language}").write_text("\n".join([*lines, last]) + "\n")
-
-    options = "--corpus=null"
-    for split in ("train", "validation", "test"):
-        options += f" --{split}_source={tmp_path}/text.en --{split}_target={tmp_path}/text.de"
-    write("x y")
-    run("run", options, "--max_steps=2 --save_steps=2")
-    write("x z")
-    sentence = r"differ from the pairs that the run .* was begun with \(65 pairs, .* now, 65 pairs, .*then"
-    with pytest.raises(ValueError, match=sentence):
-        run("run", options, "--resume=true --max_steps=3")
-    write("x y")
-    os.utime(tmp_path / "text.en", (1, 1))
-    run("run", options, "--resume=true --max_steps=3")
-
-
-def test_the_oldest_by_step_is_deleted_whatever_the_times_of_the_folders(run, copied):
-    # A copied folder may have the newest checkpoint with the oldest time.
-    for age, path in enumerate(checkpoints_in(copied)):
-        os.utime(path, (time.time() - 1000 * age,) * 2)
-    run("run", "--resume=true --max_steps=10 --save_steps=10 --save_total_limit=2")
-    assert names(copied) == ["checkpoint-8", "checkpoint-10"]
-
-
 def test_a_path_through_a_folder_that_does_not_exist_leads_to_the_run(run, copied, tmp_path):
     before = weights(copied)
     with pytest.raises(ValueError, match="holds an earlier run"):
         run("new/../run", "--max_steps=9")
     assert same(weights(copied), before) and not (tmp_path / "new").exists()
+
+
+NOT_IMPROVED = "validation {} has not improved in the last {} validations"
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "keys", "reason", "best"),
+    [
+        ("bleu", [3, 9, 4, 4], {"patience": 2}, NOT_IMPROVED.format("bleu", 2), "checkpoint-4"),
+        ("bleu", [3, 9, 4, 4], {"patience": 3}, "", "checkpoint-4"),
+        # The best validation has no checkpoint.
+        ("bleu", [9, 3, 4, 4], {"patience": 3}, NOT_IMPROVED.format("bleu", 3), "checkpoint-8"),
+        ("loss", [3, 1, 2, 1], {"patience": 2}, NOT_IMPROVED.format("loss", 2), "checkpoint-4"),
+        ("loss", [9, 8, 7, 6], {"score": 6}, "validation loss has reached 6", "checkpoint-8"),
+        ("bleu", [0, 0, 0, 0], {"score": 0}, "validation bleu has reached 0", "checkpoint-4"),
+        ("bleu", [1, 2, 3, 4], {"score": 4.1}, "", "checkpoint-8"),
+        ("loss", [1, 2, 3, 4], {}, "", None),
+    ],
+)
+def test_early_stopping_by_the_validations(metric, scores, keys, reason, best):
+    """The run validates every two steps, and saves the steps 4 and 8."""
+    keys = {f"early_stopping_{name}": value for name, value in keys.items()}
+    training = EncoderDecoderTraining(metric_for_best_model=metric, **keys)
+    log = [{"step": 2 * turn, f"eval_{metric}": score} for turn, score in enumerate(scores, 1)]
+    assert reason_to_stop(TrainerState(log_history=log), training) == reason
+    found = best_checkpoint([Path("checkpoint-4"), Path("checkpoint-8")], training, log)
+    assert (found and found.name) == best
 
 
 # With the learning rate 0, no validation is better than the first, so the run stops early.
@@ -220,25 +205,6 @@ def test_a_run_that_stopped_early_trains_no_more_when_it_was_killed_before_its_r
     assert eval_steps(moved, "eval_bleu") == [2, 4, 6]
 
 
-@pytest.mark.parametrize(("metric", "score"), [("bleu --validation_bleu=true", "0"), ("loss", "1000")])
-def test_a_run_stops_at_the_first_validation_that_reaches_the_score(run, capsys, metric, score):
-    """Each validation has at least 0 BLEU and a loss below 1000."""
-    options = f"--metric_for_best_model={metric} --early_stopping_score={score} --eval_steps=2 --save_steps=2"
-    folder = run("run", options)
-    assert names(folder) == ["checkpoint-2"]
-    said = (
-        f"stopped early at step 2: validation {metric.split()[0]} has reached {score}; the final weights are"
-    )
-    assert said in capsys.readouterr().out
-    assert same(weights(folder), weights(folder / "checkpoint-2"))
-
-
-def test_a_run_that_does_not_reach_the_score_ends_with_its_best_checkpoint(run):
-    folder = run("run", f"{STOPPING} --early_stopping_score=101")
-    assert names(folder)[-1] == "checkpoint-8"
-    assert same(weights(folder), weights(folder / "checkpoint-2"))
-
-
 def test_the_best_checkpoint_survives_rotation(run):
     options = f"{STOPPING} --early_stopping_patience=3 --save_total_limit=2"
     folder = run("run", options)
@@ -247,18 +213,6 @@ def test_the_best_checkpoint_survives_rotation(run):
     (unfinished(folder) / "checkpoint-2" / "model.safetensors").write_bytes(b"")
     run("run", options, "--resume=true")
     assert same(weights(folder), weights(folder / "checkpoint-8"))
-
-
-def test_the_best_of_the_saved_ones_is_taken_where_a_better_one_was_not_saved(run):
-    folder = run("run", "--early_stopping_patience=9 --eval_steps=1 --learning_rate_factor=0")
-    assert same(weights(folder), weights(folder / "checkpoint-4"))
-
-
-def test_a_longer_run_ends_as_if_it_had_been_asked_for_at_once(run, whole):
-    run("part", AVERAGED, "--max_steps=5")
-    part = run("part", AVERAGED, "--resume=true")
-    assert names(part) == names(whole(AVERAGED))
-    assert same(weights(part), weights(whole(AVERAGED)))
 
 
 def test_a_checkpoint_before_a_damaged_later_one_stays(run, before_method, copied, capsys):
@@ -280,32 +234,6 @@ def test_a_divergence_before_a_damaged_checkpoint_does_not_call_that_one_good(ru
     )
     with pytest.raises(DivergedRunError, match="the last good checkpoint is '.*checkpoint-4'"):
         run("run", "--resume=true")
-
-
-def test_one_signal_that_comes_twice_is_one_and_a_later_one_ends_at_once(
-    run, before_method, tmp_path, monkeypatch
-):
-    def signal_twice(trainer):
-        # Send the signals of a scheduler, and of a launcher that forwards the signal of the scheduler.
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
-            os.kill(os.getpid(), number)
-
-    # Handle SIGTERM, because SIGTERM would end the process of the tests.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", 10_000)
-        before_method(2, signal_twice)
-        with pytest.raises((InterruptedRunError, KeyboardInterrupt)) as raised:
-            run("run")
-        assert raised.type is InterruptedRunError
-        assert names(tmp_path / "run") == ["checkpoint-3"]
-        monkeypatch.setattr("vaswani_hf.training.stopping.SECONDS_OF_ONE_SIGNAL", -1)
-        before_method(4, signal_twice)
-        with pytest.raises(KeyboardInterrupt):
-            run("run", "--resume=true")
-        assert names(tmp_path / "run") == ["checkpoint-4"]
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("method", ["evaluate", "_complete_checkpoint"])

@@ -8,6 +8,7 @@ import shutil
 import pytest
 from tiny_runs import DAMAGES
 
+from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.checkpoint.manifest import metadata_of, verify_manifest, write_manifest
 from vaswani_hf.training.resume import newest_checkpoint
 
@@ -50,6 +51,11 @@ def test_damage_of_any_file_is_named_and_the_checkpoint_before_is_used(newest, t
         shutil.rmtree(newest)
         shutil.copytree(sound, newest)
     assert newest_checkpoint(folder) == newest
+    for checkpoint in checkpoints_in(folder):
+        (checkpoint / "optimizer.pt").unlink()
+    sentence = "holds no whole checkpoint to continue from .*optimizer.pt is missing.*; choose"
+    with pytest.raises(ValueError, match=sentence):
+        newest_checkpoint(folder)
 
 
 def test_a_flipped_bit_anywhere_in_the_manifest_is_noticed(newest):
@@ -59,7 +65,7 @@ def test_a_flipped_bit_anywhere_in_the_manifest_is_noticed(newest):
         flipped = bytearray(content)
         flipped[place // 8] ^= 1 << place % 8
         path.write_bytes(flipped)
-        assert verify_manifest(newest), flipped[max(0, place // 8 - 20) : place // 8 + 20]
+        assert verify_manifest(newest, []), flipped[max(0, place // 8 - 20) : place // 8 + 20]
     path.write_bytes(content)
     assert verify_manifest(newest) is None
     assert metadata_of(newest) == facts

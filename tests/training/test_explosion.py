@@ -77,10 +77,3 @@ def test_a_run_whose_learning_rate_explodes_ends_with_its_last_good_checkpoint(
     assert names(folder) == ["checkpoint-40"]
     assert not (folder / "results.json").exists()
     assert metrics(folder)[-1]["step"] == 50
-
-
-@pytest.mark.parametrize("rate", ["8", pytest.param("0", marks=pytest.mark.slow)])
-def test_a_run_that_learns_badly_or_nothing_is_not_ended(train_command, tmp_path, rate):
-    code, _, sentence = train_command(OPTIONS, f"--learning_rate_factor={rate}")
-    assert (code, sentence) == (0, "")
-    assert metrics(tmp_path / "run")[-1]["step"] == 60

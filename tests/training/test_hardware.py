@@ -82,9 +82,7 @@ def test_a_machine_decides_what_a_recipe_leaves_to_it(run, machine, device, bf16
 
 
 @pytest.mark.parametrize("capability", ["amx_bf16", "avx512_bf16", "bf16"])
-@pytest.mark.parametrize(
-    ("recipe", "pays"), [("numbers", False), ("multi30k_en_de", True), ("wmt14/base_en_de", True)]
-)
+@pytest.mark.parametrize(("recipe", "pays"), [("numbers", False), ("multi30k_en_de", True)])
 def test_bfloat16_is_on_where_the_products_of_a_batch_are_large(
     machine, monkeypatch, capability, recipe, pays
 ):
@@ -122,8 +120,7 @@ def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkey
     in_parts = weights(run("parts", words))
     assert "batches of more than 200 positions per side are computed in parts" in capsys.readouterr().out
     assert max(positions[:number]) > 400 and max(positions[number:]) <= 200
-    for name, tensor in whole.items():
-        torch.testing.assert_close(in_parts[name], tensor, rtol=0, atol=1e-5)
+    torch.testing.assert_close(in_parts, whole, rtol=0, atol=1e-5)
 
 
 def test_deepspeed_leaves_a_run_in_float32(run, machine, monkeypatch):

@@ -241,7 +241,6 @@ masked_lm | --init_from=CAUSAL | `model.init_from` needs a model with an encoder
 translation | --init_from=CAUSAL | `model.init_from` needs a model with an encoder, but
 causal_lm | --init_from=CAUSAL --decoder_layers=2 | `model.decoder_layers` is 2, but
 causal_lm | --train_text=none.txt --corpus=null | `data`, train split: `train_text` must be an existing file
-causal_lm | --both_directions=true | `data.both_directions` belongs to `task: translation`, but is true
 masked_lm | --vocab_size=259 | `tokenizer.vocab_size` must be 260 or more
 """
 

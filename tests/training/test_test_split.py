@@ -34,9 +34,8 @@ def files(tmp_path, monkeypatch):
     return f"{OPTIONS} --corpus=null --train_source=train.en --train_target=train.de"
 
 
-@pytest.mark.parametrize("test", ["--test_source=test.en --test_target=test.de", "--test_pairs=test.jsonl"])
-def test_a_test_set_is_scored_whole_as_evaluate_scores_it(run, files, test, capfd):
-    folder = run("run", files, test)
+def test_a_test_set_is_scored_whole_as_evaluate_scores_it(run, files, capfd):
+    folder = run("run", files, "--test_pairs=test.jsonl")
     assert "train: 18 pairs read, 12 kept; dropped: 6 with an empty side" in capfd.readouterr().out
     scores = json.loads((folder / "results.json").read_text())["test"]
     words = "--source test.en --reference test.de --device cpu --json --output out"
@@ -79,13 +78,3 @@ def test_a_translation_of_several_lines_is_one_line_of_the_file(run, files, tmp_
     folder = run("run", files, "--test_pairs=lines.json")
     assert (folder / "test_translations.txt").read_text(encoding="utf-8") == "eins zwei\nfünf\n"
     assert json.loads((folder / "results.json").read_text())["test"]["exact_match"] == 100
-
-
-def test_a_run_says_what_may_be_a_mistake_before_it_trains(run, files, capfd):
-    epochs = "--num_train_epochs=1 --warmup_steps=50 --target_language=en"
-    run("run", files.replace("--max_steps=2", "--max_steps=null"), epochs)
-    lines = capfd.readouterr().out.split("\n")
-    assert lines[0].startswith("warning: `data.source_language` and `data.target_language` are both 'en'; ")
-    assert lines[1].startswith("warning: `training.warmup_steps` is 50, but the run has ")
-    run("long", files, "--warmup_steps=2")
-    assert "warning" not in capfd.readouterr().out

@@ -1,4 +1,4 @@
-"""Functions that read the folder of a run, and functions that damage its files."""
+"""Functions that change a run, read the folder of a run, or damage its files."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.training.trainer import VaswaniTrainer
 
 
 def weights(folder):
@@ -56,6 +57,19 @@ def unfinished(folder):
     for name in ("manifest.json", "results.json", "model.safetensors"):
         (folder / name).unlink()
     return folder
+
+
+def call_before(step, function, method="training_step", set_attribute=setattr):
+    """Call a function once with the trainer, before a method is called at this global step."""
+    original, called = getattr(VaswaniTrainer, method), []
+
+    def changed(self, *args, **kwargs):
+        if self.state.global_step == step and not called:
+            called.append(True)
+            function(self)
+        return original(self, *args, **kwargs)
+
+    set_attribute(VaswaniTrainer, method, changed)
 
 
 def write_pairs(path, pairs, source="en", target="de"):
