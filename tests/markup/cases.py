@@ -88,6 +88,7 @@ html | <p>one<br /><br />two</p> | <p>ONE<br /><br />TWO</p>
 html | <hr><p>one</p><hr/> | <hr><p>ONE</p><hr/>
 html | <p>one &lt;b&gt; two</p> | <p>ONE &lt;B&gt; TWO</p>
 html | <p>one &hellip; two</p> | <p>ONE &hellip; TWO</p>
+html | <p>one &#1; two</p> | <p>ONE TWO</p>
 html | <p>one&nbsp;two</p> | <p>ONE&nbsp;TWO</p>
 html | <p>&ldquo;one&rdquo;</p> | <p>&ldquo;ONE&rdquo;</p>
 html | <p>5 &gt; 3 one</p> | <p>5 &gt; 3 ONE</p>
