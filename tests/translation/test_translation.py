@@ -452,6 +452,16 @@ def test_scores_are_sacrebleu_s_and_the_perplexity_is_per_token(translator):
         tokens += labels.numel()
     assert results["loss"] == pytest.approx(nats / tokens, rel=1e-5)
     assert results["perplexity"] == pytest.approx(perplexity(nats / tokens), rel=1e-5)
+    other = copy.deepcopy(translator.model)
+    torch.nn.init.normal_(other.lm_head.weight)
+    tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
+    ensemble = Translator(translator.model, *tokenizers, ensemble=[other])
+    nats = -sum(scored.log_prob for scored in ensemble.score(sources, references))
+    found = evaluate(ensemble, sources, references, max_new_tokens=5)
+    assert found["loss"] == pytest.approx(nats / tokens, rel=1e-5) != results["loss"]
+    # The value is checked before the model is loaded.
+    with pytest.raises(ValueError, match="^`tokenize` must be one of "):
+        evaluate("no model", sources, references, tokenize="14a")
 
 
 def test_the_likelihood_is_neither_smoothed_nor_dropped_out_and_leaves_the_mode_alone(translator):
@@ -460,6 +470,9 @@ def test_the_likelihood_is_neither_smoothed_nor_dropped_out_and_leaves_the_mode_
     translator.model.config.label_smoothing = 0.5
     translator.model.train()
     assert negative_log_likelihood(translator.model, [batch]) == (pytest.approx(expected, rel=1e-6), 3)
+    assert translator.model.training
+    with pytest.raises(AttributeError):
+        negative_log_likelihood(translator.model, [None])
     assert translator.model.training
     translator.model.eval()
     translator.model.config.label_smoothing = 0.0
