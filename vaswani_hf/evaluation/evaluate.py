@@ -191,7 +191,7 @@ def _likelihood_of_references(
     """Return the total negative log-likelihood of the references in nats, and the number of their tokens.
     Leave out the pairs that are too long for the model.
     """
-    limit = translator.max_length
+    limit = translator.segmenter.max_length
     options = TranslationOptions.of(**languages)
     segments = translator.segmenter.source_segments((source.strip() for source in sources), options)
     pairs = []
