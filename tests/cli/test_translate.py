@@ -280,6 +280,9 @@ def test_streams_skip_bad_lines(translate, shown):
     assert code == 0 and "".join(shown) == "ja?\n\neins\n"
     assert "vaswani: skipped: standard input must be UTF-8 text, but line 2 is not." in errors
     assert translate("--stream", "--on_error", "fail", stdin=stdin)[0] == 1
+    stdin = b'{"text": "ja?", "must_contain": ["nein"]}\n'
+    errors = translate("--stream", "--input_format", "json", stdin=stdin)[2]
+    assert "`must_contain` must be left out with `--stream`, because" in errors
 
 
 def test_bad_pairs_are_skipped_too(score):
@@ -325,6 +328,7 @@ MISTAKES = {
     "--stream --num_return_sequences 2": "`--stream` must come without `--json`, `--output` and `--workers`, because",
     "--stream --num_beams 2": "`--num_beams` must be 1 with `--stream`, but is 2; `--stream` needs greedy search.",
     "--stream --repetition_guard": "`--stream` shows the running search of one model and must come without",
+    "--stream --min_confidence 0.5": "`--stream` must come without `--glossary` and `--min_confidence`, because",
     "--stream --engine ctranslate2": "`--stream` must come without `--engine ctranslate2`, which returns only complete translations",
     "--ensemble x --min_confidence 0.5": "`--min_confidence` must come without `--ensemble`, because a",
     "--top_p 2": "`--top_p` must be a number above 0 and at most 1, but is 2.0.",

@@ -349,13 +349,13 @@ def test_positions_go_as_far_as_inputs_and_outputs(joint, tmp_path):
     model.generation_config.max_length = 1300
     to_ctranslate2(model, joint, tmp_path / "out")
     backend = CTranslate2Backend(tmp_path / "out")
-    assert load_ctranslate2_translator(tmp_path / "out").max_length == 40
+    assert load_ctranslate2_translator(tmp_path / "out").segmenter.max_length == 40
     source, target = [[*[5, 9] * 600, 2]], [[*[8] * 1298, 2]]
     scores = backend.log_probs(source, [target[0][:-1]])
     assert largest_difference(scores, log_probs_of(model, source, target)) < 1e-4
     learned = tiny_model(vocab_size=len(joint[0]), position_embedding="learned", max_position_embeddings=12)
     to_ctranslate2(learned, joint, tmp_path / "learned")
     translator = load_ctranslate2_translator(tmp_path / "learned")
-    assert translator.max_length == 12
+    assert translator.segmenter.max_length == 12
     (found,) = search(translator.backend, [[5, 9, 2]], num_beams=1, max_new_tokens=100)
     assert len(found[0].token_ids) <= 12

@@ -50,6 +50,7 @@ html | <p>one <object data="x">two</object> three</p> | <p>ONE <object data="x">
 html | <blockquote>one<br/>two</blockquote> | <blockquote>ONE<br/>TWO</blockquote>
 html | <p>one<br /><br />two</p> | <p>ONE<br /><br />TWO</p>
 html | <p>one &lt;b&gt; two</p> | <p>ONE &lt;B&gt; TWO</p>
+html | <p>one &#1; two</p> | <p>ONE TWO</p>
 html | <p>one &unknown; two</p> | <p>ONE &amp;UNKNOWN; TWO</p>
 html | <p>100&#37; one</p> | <p>100&#37; ONE</p>
 html | <p>one ${total} two</p> | <p>ONE ${total} TWO</p>

@@ -11,6 +11,7 @@ from search_models import PREFIXES, SCORED, SOURCES, batch_of, translator
 
 from vaswani_hf.model import fast_path_vaswani
 from vaswani_hf.model.beam_search_vaswani import BeamSearch
+from vaswani_hf.model.beams_vaswani import EMPTY_SCORE, exists
 from vaswani_hf.model.search_strategies_vaswani import drawn_candidates
 
 PHRASES = [[[7, 8], [4]], [], [[9]], [[5, 5, 6]], []]
@@ -126,6 +127,10 @@ def test_drawing_is_that_of_pytorch():
         torch.manual_seed(5)
         probabilities = (log_probs + scores.unsqueeze(2)).flatten(1).softmax(dim=-1)
         assert torch.equal(found.parents * 11 + found.tokens, torch.multinomial(probabilities, number))
+    # There are 22 continuations.
+    search.num_candidates = 24
+    scores = drawn_candidates(search, log_probs).scores
+    assert (scores[:, 22:] == EMPTY_SCORE).all() and exists(scores[:, :22]).all()
 
 
 PADDED = {

@@ -46,6 +46,10 @@ def test_decoder_inputs_from_labels():
     assert model.prepare_decoder_input_ids_from_labels(labels).tolist() == expected
     assert labels.tolist() == [[7, 4, EOS, -100], [9, EOS, -100, -100]]
     model.config.decoder_start_token_id = None
+    assert (
+        model.prepare_decoder_input_ids_from_labels(labels)[:, 0].tolist() == [model.config.bos_token_id] * 2
+    )
+    model.config.bos_token_id = None
     with pytest.raises(
         ValueError, match="^`decoder_start_token_id` must be set in the config to make the decoder"
     ):

@@ -1,6 +1,7 @@
 """Push a checkpoint to the local Hub, and load the requested revision from the Hub."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -202,6 +203,8 @@ def test_every_subcommand_takes_a_revision(hub, repo_id, tiny_checkpoint, vaswan
     assert vaswani("score", f"{repo_id}@exp/2", *score) == vaswani("score", folder, *score)
     sentence = f"`revision` is for a repository on the Hub, but '{folder}' is a folder; leave `revision` out."
     assert vaswani("translate", folder, "--revision", "exp/2", "--text", "x") == (2, "", sentence)
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        Translator.from_pretrained(str(folder), revision="exp/2")
     both = Translator.from_pretrained(repo_id, "cpu", revision="exp/2", ensemble=[f"{repo_id}@exp/2"])
     assert len(both.backend.ensemble) == 1
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +25,7 @@ class Recorded:
 
     def __init__(self, translator):
         self._translator = translator
+        self.segment_search = SimpleNamespace(translate=self._record)
         self.batches: list[list[str]] = []
         self.proceed = threading.Event()
         self.proceed.set()
@@ -32,14 +34,14 @@ class Recorded:
     def __getattr__(self, name):
         return getattr(self._translator, name)
 
-    def translate_segments(self, segments, options):
+    def _record(self, segments, options):
         texts = [segment.text for segment in segments]
         self.batches.append(texts)
         self.has_begun.set()
         assert self.proceed.wait(60)
         if "bad" in texts:
             raise RuntimeError("/secret/path")
-        return self._translator.translate_segments(segments, options)
+        return self._translator.segment_search.translate(segments, options)
 
 
 @pytest.fixture

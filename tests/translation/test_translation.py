@@ -64,9 +64,9 @@ def test_each_line_is_translated_as_if_it_were_alone_and_in_order(translator):
 
 def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(translator):
     line = " ".join(["three", "four"] * 40)
-    ((segments, separators),) = translator.layouts([Request(line)], [7], TranslationOptions())
+    ((segments, separators),) = translator.segmenter.layouts([Request(line)], [7], TranslationOptions())
     assert len(segments) > 1 and separators == ["", *[" "] * (len(segments) - 1), ""]
-    assert max(len(segment.token_ids) for segment in segments) <= translator.max_length == 40
+    assert max(len(segment.token_ids) for segment in segments) <= translator.segmenter.max_length == 40
     decode = translator.source_tokenizer.decode
     texts = [segment.text for segment in segments]
     assert texts == [decode(segment.token_ids, skip_special_tokens=True) for segment in segments]
@@ -80,8 +80,10 @@ def test_a_window_is_tokenised_in_one_call(translator, monkeypatch):
     texts = [*LINES, "one. Two three! four?", " ".join(["three", "four"] * 40), "two."]
     for split in (False, True):
         options = TranslationOptions(split_sentences=split, return_alignments=True)
-        together = translator.layouts(list(map(Request, texts)), count(1), options)
-        alone = [translator.layouts([Request(text)], [i], options)[0] for i, text in enumerate(texts, 1)]
+        together = translator.segmenter.layouts(list(map(Request, texts)), count(1), options)
+        alone = [
+            translator.segmenter.layouts([Request(text)], [i], options)[0] for i, text in enumerate(texts, 1)
+        ]
         assert together == alone
         words = {word for segments, _ in together for segment in segments for word in segment.words}
         assert len(words) > 6
@@ -96,7 +98,7 @@ def test_a_window_is_tokenised_in_one_call(translator, monkeypatch):
 
 
 def test_a_word_longer_than_a_piece_is_cut_as_well(translator):
-    ((segments, _),) = translator.layouts([Request("x" * 500)], [1], TranslationOptions())
+    ((segments, _),) = translator.segmenter.layouts([Request("x" * 500)], [1], TranslationOptions())
     assert max(len(segment.token_ids) for segment in segments) == 40
     ids = [token_id for segment in segments for token_id in segment.token_ids[:-1]]
     assert ids == translator.source_tokenizer("x" * 500)["input_ids"][:-1]
@@ -173,7 +175,9 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
     lines.append(f" >>en<< {lines[0]}")
     # A text with a tag is split like a text without a tag, but the tag is an additional token.
     options = TranslationOptions(split_sentences=True, return_alignments=True)
-    (plain, _), (found, between) = tagged.layouts([Request(line) for line in lines], [1, 2], options)
+    (plain, _), (found, between) = tagged.segmenter.layouts(
+        [Request(line) for line in lines], [1, 2], options
+    )
     assert [segment.token_ids[0] for segment in found] == [tag_id] * len(found)
     assert len(found) > 3 and max(len(segment.token_ids) for segment in found) <= 9
     assert len(between) == len(found) + 1
@@ -188,7 +192,7 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
     assert max(words[1]) == len(lines[1].split()) - 1
     for limit in range(3, 12):
         tokenizer.model_max_length = limit
-        ((whole, _),) = tagged.layouts([Request(lines[1])], [1], TranslationOptions())
+        ((whole, _),) = tagged.segmenter.layouts([Request(lines[1])], [1], TranslationOptions())
         assert [segment.token_ids[0] for segment in whole] == [tag_id] * len(whole) and len(whole) > 2
         assert max(len(segment.token_ids) for segment in whole) <= limit
     for split_sentences in (True, False):
@@ -205,7 +209,7 @@ def test_a_text_without_letters_and_digits_is_copied(translator, text):
     for request in (Request(text, "eins"), Request(text, must_contain=["eins"])):
         for split_sentences in (True, False):
             options = TranslationOptions(split_sentences=split_sentences)
-            (layout,) = translator.layouts([request], [1], options)
+            (layout,) = translator.segmenter.layouts([request], [1], options)
             assert [segment.text for segment in layout.segments] == [text.strip()]
 
 
@@ -213,7 +217,7 @@ def layout_with_words(translator, request):
     """The sentences of a request with a tag of the target language, and the word indices of each sentence."""
     tokenizer = tiny_tokenizer(["one two three four five。"] * 2, 290, tags=(">>en<<",))
     options = TranslationOptions(split_sentences=True, return_alignments=True)
-    (layout,) = Translator(translator.model, tokenizer, tokenizer).layouts([request], [1], options)
+    (layout,) = Translator(translator.model, tokenizer, tokenizer).segmenter.layouts([request], [1], options)
     return layout, [{word for word in segment.words if word >= 0} for segment in layout.segments]
 
 
@@ -240,7 +244,7 @@ def test_sentences_without_white_space_between_them_share_a_word(translator, tag
 
 def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):
     request = Request("ja?\neins zwei, drei! Öl", "Mr.", ("Straße", "Öl"))
-    ((segments, _),) = copier.layouts([request], [1], TranslationOptions(split_sentences=True))
+    ((segments, _),) = copier.segmenter.layouts([request], [1], TranslationOptions(split_sentences=True))
     assert [segment.text for segment in segments] == ["ja?", "eins zwei, drei!", "Öl"]
     assert [bool(segment.prefix) for segment in segments] == [True, False, False]
     assert [len(segment.phrases) for segment in segments] == [0, 1, 1]
@@ -432,6 +436,16 @@ def test_scores_are_sacrebleu_s_and_the_perplexity_is_per_token(translator):
         tokens += labels.numel()
     assert results["loss"] == pytest.approx(nats / tokens, rel=1e-5)
     assert results["perplexity"] == pytest.approx(perplexity(nats / tokens), rel=1e-5)
+    other = copy.deepcopy(translator.model)
+    torch.nn.init.normal_(other.lm_head.weight)
+    tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
+    ensemble = Translator(translator.model, *tokenizers, ensemble=[other])
+    nats = -sum(scored.log_prob for scored in ensemble.score(sources, references))
+    found = evaluate(ensemble, sources, references, max_new_tokens=5)
+    assert found["loss"] == pytest.approx(nats / tokens, rel=1e-5) != results["loss"]
+    # The value is checked before the model is loaded.
+    with pytest.raises(ValueError, match="^`tokenize` must be one of "):
+        evaluate("no model", sources, references, tokenize="14a")
 
 
 def test_the_likelihood_is_neither_smoothed_nor_dropped_out_and_leaves_the_mode_alone(translator):
@@ -440,6 +454,9 @@ def test_the_likelihood_is_neither_smoothed_nor_dropped_out_and_leaves_the_mode_
     translator.model.config.label_smoothing = 0.5
     translator.model.train()
     assert negative_log_likelihood(translator.model, [batch]) == (pytest.approx(expected, rel=1e-6), 3)
+    assert translator.model.training
+    with pytest.raises(AttributeError):
+        negative_log_likelihood(translator.model, [None])
     assert translator.model.training
     translator.model.eval()
     translator.model.config.label_smoothing = 0.0

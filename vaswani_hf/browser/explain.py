@@ -65,7 +65,7 @@ def explain(
         target_ids = translator.target_tokenizer(text_target=target, verbose=False)["input_ids"]
     _check_lengths(translator, len(source_ids), None if target_ids is None else len(target_ids))
     options = translator.complete(TranslationOptions.of(**settings, do_sample=False))
-    (layout,) = translator.layouts([Request(text)], [1], options)
+    (layout,) = translator.segmenter.layouts([Request(text)], [1], options)
     if not layout.segments:
         raise InvalidValueError(f"`text` must contain a word, but is {text!r}.")
     explainer = _Explainer(translator, layout.segments[0], options)
@@ -83,11 +83,12 @@ def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int 
     longest = max(num_source, num_target or 0)
     if num_heads * longest**2 * BYTES_PER_WEIGHT > MAX_PAGE_SIZE:
         raise InvalidValueError(too_long(3 * num_heads, num_source, num_target))
+    limit = translator.segmenter.max_length
     for name, number in (("text", num_source), ("target", num_target or 0)):
-        if number > translator.max_length:
+        if number > limit:
             raise InvalidValueError(
-                f"`{name}` must have at most {translator.max_length:,} tokens, as many as the model has positions, but "
-                f"has {number:,}; give a shorter text."
+                f"`{name}` must have at most {limit:,} tokens, as many as the model has positions, but has "
+                f"{number:,}; give a shorter text."
             )
 
 

@@ -74,9 +74,11 @@ def checkpoint_folder(
     `option` is the name of the option or argument that contains `name`, for error messages. `files` are
     patterns of the files to download. `hub_kwargs` are arguments of `snapshot_download`.
     """
-    if os.path.isdir(name):
-        return Path(name)
-    path = str(name).rpartition("@")[0]
+    path = str(name)
+    if not os.path.isdir(path):
+        path = path.rpartition("@")[0]
+    elif revision is None:
+        return Path(path)
     if path and os.path.isdir(path):
         raise InvalidValueError(
             f"`revision` is for a repository on the Hub, but '{path}' is a folder; leave `revision` out."

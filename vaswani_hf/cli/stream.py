@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import TextStreamer
 
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.line_results_vaswani import results_of_lines
 from ..model.requests_vaswani import InvalidInput, Request, unwrap
@@ -47,7 +48,12 @@ def _stream_one(
     of the translation are already printed.
     """
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
-    (layout,) = translator.layouts([unwrap(request)], [number], chosen)
+    text = unwrap(request)
+    if text.must_contain:
+        raise InvalidValueError(
+            "`must_contain` must be left out with `--stream`, because a streamed search does not support phrases."
+        )
+    (layout,) = translator.segmenter.layouts([text], [number], chosen)
     if chosen.seed is not None:
         translator.backend.seed(chosen.seed + number)
     _show(layout.separators[0])

@@ -140,6 +140,11 @@ class TranslateOptions(SearchOptions, LanguageOptions, EngineOptions, TextOption
                 "`--stream` shows the running search of one model and must come without `--ensemble` and "
                 "`--repetition_guard`."
             )
+        if self.glossary is not None or self.min_confidence is not None:
+            raise InvalidValueError(
+                "`--stream` must come without `--glossary` and `--min_confidence`, because a streamed search "
+                "does not support phrases, and the confidence is known only at the end of the search."
+            )
         if (self.num_beams or 1) > 1:
             raise InvalidValueError(
                 f"`--num_beams` must be 1 with `--stream`, but is {self.num_beams}; `--stream` needs greedy search."

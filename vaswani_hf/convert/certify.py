@@ -188,7 +188,7 @@ class _Certification:
         target_ids = []
         for ids, (best, *_) in zip(all_ids, found, strict=True):
             token_ids = best.token_ids or []
-            is_cut = len(ids) > translator.max_length
+            is_cut = len(ids) > translator.segmenter.max_length
             # A translation that the length limit stopped has no end token.
             is_stopped = not token_ids or token_ids[-1] not in ends
             is_limited.append(is_cut or is_stopped)

@@ -12,14 +12,13 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..checkpoint.results import JsonObject
-from ..data.batching import PairCollator
-from ..model.backend_vaswani import language_token
+from ..model.backend_vaswani import Hypothesis, language_token
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.segment_search_vaswani import batches_by_length
 from ..model.tokenizing_vaswani import TOKENIZING
 from ..translation.translator import Translator
-from .bleu import score_translations
+from .bleu import check_tokenizer, score_translations
 
 logger = logging.get_logger(__name__)
 
@@ -52,11 +51,13 @@ def negative_log_likelihood(
     was_training = model.training
     model.eval()
     total, tokens = 0.0, 0
-    for batch in batches:
-        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-        total += model(**batch, num_items_in_batch=1).loss.item()
-        tokens += int((batch["labels"] != IGNORED_LABEL).sum())
-    model.train(was_training)
+    try:
+        for batch in batches:
+            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+            total += model(**batch, num_items_in_batch=1).loss.item()
+            tokens += int((batch["labels"] != IGNORED_LABEL).sum())
+    finally:
+        model.train(was_training)
     return total, tokens
 
 
@@ -118,6 +119,7 @@ def evaluate(
         HubError: If a repository cannot be downloaded.
         NotFiniteError: If the model's logits are NaN or infinite.
     """
+    check_tokenizer(tokenize)
     if isinstance(model, str):
         model = Translator.from_pretrained(model, device, dtype=dtype, quantization=quantization)
     translations, measured = translate_and_measure(model, sources, references, **options)
@@ -153,11 +155,7 @@ def translate_and_measure(
     start = time.perf_counter()
     translations = translate_test_set(translator, sources, tokens_per_batch=tokens_per_batch, **options)
     seconds = time.perf_counter() - start
-    nats, tokens = negative_log_likelihood(
-        translator.model, _reference_batches(translator, sources, references, tokens_per_batch, languages)
-    )
-    if not math.isfinite(nats):
-        _raise_for_broken_pair(translator, sources, references, languages)
+    nats, tokens = _likelihood_of_references(translator, sources, references, tokens_per_batch, languages)
     measured = Measurements(
         loss=nats / tokens if tokens else None,
         perplexity=perplexity(nats / tokens) if tokens else None,
@@ -183,38 +181,35 @@ def translate_test_set(
     return list(bar)
 
 
-def _raise_for_broken_pair(
-    translator: Translator, sources: list[str], references: list[str], languages: dict[str, str]
-) -> None:
-    """Score the pairs one by one, so that an error names the first pair with logits that are not finite."""
-    for source, reference in zip(sources, references, strict=True):
-        if any(True for _ in _reference_batches(translator, [source], [reference], 1, languages)):
-            list(translator.score([source], [reference], **languages))
-
-
-def _reference_batches(
+def _likelihood_of_references(
     translator: Translator,
     sources: list[str],
     references: list[str],
     tokens_per_batch: int,
     languages: dict[str, str],
-) -> Iterable[dict[str, torch.Tensor]]:
-    """Yield batches of sentence pairs, without the pairs that are too long for the model."""
-    limit = translator.max_length
+) -> tuple[float, int]:
+    """Return the total negative log-likelihood of the references in nats, and the number of their tokens.
+    Leave out the pairs that are too long for the model.
+    """
+    limit = translator.segmenter.max_length
     options = TranslationOptions.of(**languages)
     segments = translator.segmenter.source_segments((source.strip() for source in sources), options)
-    examples = []
+    pairs = []
     for segment, target in zip(segments, references, strict=True):
         with TOKENIZING:
             ids = translator.target_tokenizer(text_target=target.strip(), verbose=False)["input_ids"]
-        labels = [*language_token(segment), *ids]
-        if max(len(segment.token_ids), len(labels)) <= limit:
-            examples.append({"input_ids": segment.token_ids, "labels": labels})
-    if len(examples) < len(sources):
+        hypothesis = Hypothesis([*language_token(segment), *ids])
+        if max(len(segment.token_ids), len(hypothesis.token_ids)) <= limit:
+            pairs.append((segment, hypothesis))
+    if len(pairs) < len(sources):
         logger.warning(
-            f"{len(sources) - len(examples)} pairs longer than {limit} tokens are left out of the perplexity."
+            f"{len(sources) - len(pairs)} pairs longer than {limit} tokens are left out of the perplexity."
         )
-    collator = PairCollator(translator.source_tokenizer.pad_token_id)
-    lengths = [example["input_ids"] + example["labels"] for example in examples]
+    lengths = [segment.token_ids + hypothesis.token_ids for segment, hypothesis in pairs]
+    nats, tokens = 0.0, 0
     for batch in batches_by_length(lengths, 2 * tokens_per_batch):
-        yield collator([examples[i] for i in batch])
+        scores = translator.backend.score([pairs[i][0] for i in batch], [pairs[i][1] for i in batch], 0)
+        for log_probs, _ in scores:
+            nats -= sum(log_probs)
+            tokens += len(log_probs)
+    return nats, tokens

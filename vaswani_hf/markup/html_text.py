@@ -29,7 +29,7 @@ def _piece_of_match(match: re.Match[str]) -> Piece | None:
     raw = match[0]
     if match["reference"] and not _is_symbol(unescape(raw)):
         # A character reference for a letter, white space or punctuation, such as `&auml;`, is a part of the
-        # text.
+        # text. The text of an invalid character reference, such as `&#1;`, is empty.
         return None
     if match["statement"]:
         return Piece("break", raw)
@@ -38,8 +38,8 @@ def _piece_of_match(match: re.Match[str]) -> Piece | None:
     return Piece("protected", raw, unescape(raw))
 
 
-def _is_symbol(character: str) -> bool:
-    return character == "&" or category(character[0]).startswith("S")
+def _is_symbol(text: str) -> bool:
+    return text == "&" or any(category(character).startswith("S") for character in text)
 
 
 def _piece_of_text(raw: str) -> Piece:

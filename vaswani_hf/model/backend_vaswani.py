@@ -243,11 +243,6 @@ class PyTorchBackend:
             self._refuse_forbidden_prefixes(segments, settings)
             arguments |= self._prompt_arguments(prompts)
         if any(segment.phrases for segment in segments):
-            if not self.is_vaswani:
-                raise InvalidValueError(
-                    f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, "
-                    "whose search does not support phrases."
-                )
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # `generate` must not warn about unmet phrases, because the translator logs a warning with the
             # line number.

@@ -12,6 +12,7 @@ from transformers import GenerationConfig
 from transformers.utils import logging
 
 from .backend_vaswani import Backend, Segment, language_token
+from .errors_vaswani import InvalidValueError
 from .glossary_vaswani import Glossary
 from .length_limits_vaswani import max_new_tokens_of
 from .phrases_vaswani import forbidden_tokens, has_ordinary_tokens, repeated_ngram
@@ -37,6 +38,10 @@ class ConstraintAssigner:
         segments[0].prefix_text = request.target_prefix
         if not request.must_contain:
             return
+        if not self.backend.supports_phrases:
+            raise InvalidValueError(
+                "`must_contain` must be left out, because the engine of the model does not support phrases."
+            )
         phrases_of = assign_phrases(request.must_contain, [segment.text for segment in segments])
         for segment, phrases in zip(segments, phrases_of, strict=True):
             segment.phrases = [phrase_token_ids(phrase, self.target_tokenizer) for phrase in phrases]

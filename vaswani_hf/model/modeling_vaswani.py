@@ -38,7 +38,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vaswani import VaswaniAttention, attention_class
-from .configuration_vaswani import VaswaniConfig
+from .configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from .errors_vaswani import InvalidValueError
 from .extension_vaswani import POSITION_ENCODINGS
 from .fast_path_vaswani import are_plain, fast_path, needs_sync, permits_fast_path
@@ -775,16 +775,19 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         the last (Section 3.1).
 
         Raises:
-            ValueError: If the config has no `pad_token_id` or no `decoder_start_token_id`.
+            ValueError: If the config has no `pad_token_id`, or no `decoder_start_token_id` and no
+                `bos_token_id`.
         """
-        for name in ("pad_token_id", "decoder_start_token_id"):
-            if getattr(self.config, name) is None:
-                raise InvalidValueError(
-                    f"`{name}` must be set in the config to make the decoder's inputs from labels."
-                )
-        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        pad = self.config.pad_token_id
+        start = decoder_start_token_id(self.config)
+        if pad is None or start is None:
+            name = "pad_token_id" if pad is None else "decoder_start_token_id"
+            raise InvalidValueError(
+                f"`{name}` must be set in the config to make the decoder's inputs from labels."
+            )
+        shifted = labels.new_full(labels.shape, start)
         shifted[:, 1:] = labels[:, :-1]
-        return shifted.masked_fill_(shifted == IGNORED_LABEL, self.config.pad_token_id)
+        return shifted.masked_fill_(shifted == IGNORED_LABEL, pad)
 
     @can_return_tuple
     def forward(

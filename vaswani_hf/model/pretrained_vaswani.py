@@ -24,7 +24,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import is_tracing
 
 from .attention_vaswani import attention_class, can_be_fused
-from .configuration_vaswani import TARGET_FOLDER, VaswaniConfig, eos_token_ids
+from .configuration_vaswani import TARGET_FOLDER, VaswaniConfig, decoder_start_token_id, eos_token_ids
 from .errors_vaswani import InvalidValueError
 from .fast_path_vaswani import needs_sync
 from .masks_vaswani import infer_mask
@@ -252,9 +252,8 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         pad = self.config.pad_token_id
         if pad is None or self._padding_is_end():
             return None
-        mask = infer_mask(
-            decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
-        )
+        is_start = pad == decoder_start_token_id(self.config)
+        mask = infer_mask(decoder_input_ids, pad, "start" if is_start else None)
         # Causal self-attention needs no mask if all padding is at the end of the rows. Skip the check on a
         # GPU, because the CPU would wait for the GPU. In tracing and on the meta device, the mask has no
         # values, so skip the check.

@@ -145,10 +145,17 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
     """Return the `number` best candidates for the log-probabilities [N, K, V] of the next token and the
     scores [N, K] of the beams, without dividing the vocabulary into chunks.
     """
-    num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)
-    best, index = total.topk(min(number, total.shape[1]))
-    missing = number - total.shape[1]
+    return _top_by(total, total, number, log_probs.shape[2])
+
+
+def _top_by(keys: torch.Tensor, total: torch.Tensor, number: int, num_classes: int) -> Candidates:
+    """Return the `number` candidates with the largest `keys` [N, K * V]. The scores of all continuations are
+    `total` [N, K * V].
+    """
+    index = keys.topk(min(number, keys.shape[1])).indices
+    best = total.gather(1, index)
+    missing = number - keys.shape[1]
     if missing > 0:
         best = torch.nn.functional.pad(best, (0, missing), value=EMPTY_SCORE)
         index = torch.nn.functional.pad(index, (0, missing))
@@ -177,8 +184,7 @@ def drawn_candidates(search: RunningSearch, log_probs: torch.Tensor) -> Candidat
     # Do not call `torch.multinomial`, because `torch.multinomial` makes the CPU wait for the GPU to check the
     # probabilities.
     draws = probabilities / torch.empty_like(probabilities).exponential_()
-    index = draws.topk(search.num_candidates).indices
-    return Candidates(total.gather(1, index), index // num_classes, index % num_classes)
+    return _top_by(draws, total, search.num_candidates, num_classes)
 
 
 # Scorer

@@ -81,7 +81,7 @@ class Segmenter:
         pieces: list[Segment] = []
         between = separators[:1]
         for sentence, separator in zip(sentences, separators[1:], strict=True):
-            of_sentence = self.cut(sentence, number, self.max_length)
+            of_sentence = self.cut(sentence, number)
             pieces += of_sentence
             between += [" "] * (len(of_sentence) - 1) + [separator]
         if pieces and request.is_constrained:
@@ -114,10 +114,11 @@ class Segmenter:
         # Repeat the tag before each sentence, because each sentence is translated separately.
         return [f"{tag} {sentence}" if tag else sentence for sentence in sentences], separators
 
-    def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
+    def cut(self, segment: Segment, number: int) -> list[Segment]:
         """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with the language
         tag or language token of the segment, if there is one.
         """
+        max_length = self.max_length
         if len(segment.token_ids) <= max_length:
             return [segment]
         *ids, end_id = segment.token_ids

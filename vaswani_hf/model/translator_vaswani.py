@@ -35,7 +35,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .backend_vaswani import Backend, Hypothesis, Layout, PyTorchBackend, Segment, language_token
+from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment, language_token
 from .constraints_vaswani import ConstraintAssigner
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import SCORE_SETTINGS, TranslationOptions
@@ -121,11 +121,6 @@ class BaseTranslator:
     def model(self) -> Any:
         """The model of the backend, or the first model of an ensemble."""
         return self.backend.model  # type: ignore[attr-defined]
-
-    @property
-    def max_length(self) -> int:
-        """The maximum number of tokens in a segment, see `Segmenter.max_length`."""
-        return self.segmenter.max_length
 
     def translate(
         self,
@@ -213,8 +208,8 @@ class BaseTranslator:
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
         """Return the options, completed with search settings from `task_specific_params` and
-        `DEFAULT_SEARCH`. `layouts`, `translate_segments` and `join` need options that `complete` has
-        returned. Raise a ValueError if the backend or the checkpoint does not support an option.
+        `DEFAULT_SEARCH`. The steps of a translation need options that `complete` has returned. Raise a
+        ValueError if the backend or the checkpoint does not support an option.
         """
         completed = replace(options, generate=self._completed_settings(options.generate))
         if options.glossary is not None and not self.backend.supports_phrases:
@@ -268,14 +263,14 @@ class BaseTranslator:
         """
         requests = [request for _, request in lines]
         # Steps 1 to 3 of a translation.
-        layouts = self.layouts(requests, [number for number, _ in lines], options)
+        layouts = self.segmenter.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
         for layout in layouts:
             segments += layout.segments
         if options.warn_of_limit:
             _warn_of_limit(segments, options, self.backend.generation_config)
         # Translate the segments (steps 4 to 6 in the docstring of the module).
-        of_segments = iter(self.translate_segments(segments, options))
+        of_segments = iter(self.segment_search.translate(segments, options))
         # Join the translations of the segments of each text (step 7).
         results = []
         for (number, request), layout in zip(lines, layouts, strict=True):
@@ -290,18 +285,6 @@ class BaseTranslator:
                 )
             results.append(translations)
         return results
-
-    def layouts(
-        self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
-    ) -> list[Layout]:
-        """Run steps 1 to 3 of a translation, see `Segmenter.layouts`."""
-        return self.segmenter.layouts(requests, numbers, options)
-
-    def translate_segments(
-        self, segments: list[Segment], options: TranslationOptions
-    ) -> list[list[Translation]]:
-        """Run steps 4 to 6 of a translation, see `SegmentSearch.translate`."""
-        return self.segment_search.translate(segments, options)
 
     def join(
         self,

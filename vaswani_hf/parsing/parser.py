@@ -149,7 +149,7 @@ class SentenceSegmenter(Segmenter):
         words = [unescaped(word) for word in request.text.split()]
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
-    def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
+    def cut(self, segment: Segment, number: int) -> list[Segment]:
         """Return the sentence `segment` uncut, because the trees of two parts of a sentence cannot be joined
         to one tree. Log a warning for a sentence that is longer than the sentences in training.
         """
@@ -160,10 +160,10 @@ class SentenceSegmenter(Segmenter):
                 f"Line {number:,} must have at most {positions:,} tokens, the number of positions of the "
                 f"model, but has {length:,}."
             )
-        if length > max_length:
+        if length > self.max_length:
             logger.warning(
-                f"Line {number} has {length} tokens, but the longest sentence in training had {max_length} "
-                "tokens; the tree of this line may be less accurate."
+                f"Line {number} has {length} tokens, but the longest sentence in training had "
+                f"{self.max_length} tokens; the tree of this line may be less accurate."
             )
         return [segment]
 

@@ -276,7 +276,7 @@ def fingerprint(folder: Path) -> dict[str, Any]:
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)
     check_tokenizers(model, *tokenizers, str(folder))
     translator = Translator(model, *tokenizers) if model.config.is_encoder_decoder else None
-    longest = translator.max_length if translator else model.config.position_table_size
+    longest = translator.segmenter.max_length if translator else model.config.position_table_size
     tokens = []
     logits = []
     for text in _SAMPLES:

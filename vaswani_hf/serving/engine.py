@@ -69,7 +69,7 @@ class Job:
             generate = {**self.options.generate, "streamer": streamer}
             self.options = replace(self.options, generate=generate)
         numbers = range(1, len(self.requests) + 1)
-        self.layouts = self.translator.layouts(self.requests, numbers, self.options)
+        self.layouts = self.translator.segmenter.layouts(self.requests, numbers, self.options)
         segments = [segment for layout in self.layouts for segment in layout.segments]
         self.waiting.extend(enumerate(segments))
         if self.on_text is not None:
@@ -257,7 +257,8 @@ class Engine:
         first = batch[0][0]
         jobs = list(dict.fromkeys(job for job, _, _ in batch))
         try:
-            found = first.translator.translate_segments([segment for _, _, segment in batch], first.options)
+            segments = [segment for _, _, segment in batch]
+            found = first.translator.segment_search.translate(segments, first.options)
         except Exception as error:
             if len(jobs) == 1:
                 first.fail(error)

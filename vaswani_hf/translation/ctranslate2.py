@@ -55,7 +55,7 @@ from ..checkpoint.search_settings import SupportedSettings
 from ..model.backend_vaswani import Hypothesis, Segment, language_token
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
-from ..model.inputs_vaswani import SearchSettings, validate_search_fields
+from ..model.inputs_vaswani import SearchSettings
 from ..model.length_limits_vaswani import max_new_tokens_of
 from ..model.precedence_vaswani import setting_of
 from ..model.search_errors_vaswani import NotFiniteError
@@ -215,11 +215,6 @@ class CTranslate2Backend:
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
         """See `Backend.search`. `settings` are fields of `SearchSettings`."""
-        if any(segment.phrases for segment in segments):
-            raise InvalidValueError(
-                "`must_contain` must be left out with the engine ctranslate2, which cannot force phrases "
-                "into a translation."
-            )
         config = self._config(settings)
         with_attention = with_attention or (bool(config.coverage_penalty) and config.num_beams > 1)
         sentences = self._sentences(segments, config, with_attention)
@@ -317,16 +312,9 @@ class CTranslate2Backend:
                 raise InvalidValueError(
                     f"`{name}` is no setting of the engine ctranslate2, which has {', '.join(_SETTINGS)}."
                 )
-        values = {name: setting_of(name, settings, self.generation_config) for name in _SETTINGS}
-        config = SearchSettings(**values)
-        validate_search_fields(config)
-        is_sampling = config.do_sample and config.num_beams == 1
-        if config.num_return_sequences > config.num_beams and not is_sampling:
-            raise InvalidValueError(
-                f"`num_return_sequences` must be at most `num_beams`, which is {config.num_beams}, but is "
-                f"{config.num_return_sequences}."
-            )
-        return config
+        return SearchSettings(
+            **{name: setting_of(name, settings, self.generation_config) for name in _SETTINGS}
+        )
 
     def _limit(self, config: SearchSettings, segment: Segment) -> int:
         """Return the maximum number of tokens in the translation, including the target prefix."""

@@ -89,6 +89,7 @@ def _num_same(
         options,
         return_scores=False,
         return_alignments=False,
+        min_confidence=None,
         repetition_guard=False,
         on_error="fail",
         seed=None,
