@@ -237,8 +237,7 @@ def test_the_json_has_no_keys_for_missing_values():
     }
     assert found.as_json() == expected
     found.comet_model = "user/comet"
-    found.recipe_note = "a recipe"
-    assert found.as_json() == {**expected, "comet_model": "user/comet", "recipe_note": "a recipe"}
+    assert found.as_json() == {**expected, "comet_model": "user/comet"}
 
 
 def test_progress_names_the_metric_and_ends_when_the_work_does(texts, few_samples, monkeypatch):
