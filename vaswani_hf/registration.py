@@ -26,7 +26,7 @@ from transformers import (
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .model import pipeline_vaswani
-from .model.configuration_vaswani import VaswaniConfig
+from .model.configuration_vaswani import VaswaniConfig, is_vaswani_seq2seq
 from .model.errors_vaswani import InvalidValueError
 from .model.language_models_vaswani import (
     VaswaniDecoderConfig,
@@ -60,7 +60,7 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
 
         For a Vaswani model, `push_to_hub` does the same as the command `vaswani push`.
         """
-        if self.model.config.model_type != "vaswani":
+        if not is_vaswani_seq2seq(self.model):
             return super().push_to_hub(repo_id, **kwargs)
         # Import publish.push late, because the import is slow.
         from .publish.push import push_pipeline

@@ -7,8 +7,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.model.backend_vaswani import PyTorchBackend, Segment, without_padding
-from vaswani_hf.model.constraints_vaswani import assign_phrases
 from vaswani_hf.model.requests_vaswani import Request
+from vaswani_hf.model.segmenter_vaswani import assign_phrases
 from vaswani_hf.model.tokenizing_vaswani import phrase_token_ids, prefix_token_ids
 
 

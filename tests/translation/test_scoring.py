@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, token_log_probs, without_padding
 from vaswani_hf.model.inputs_vaswani import TranslationOptions
-from vaswani_hf.model.segment_tokenizer_vaswani import SegmentTokenizer
+from vaswani_hf.model.segmenter_vaswani import SegmentTokenizer
 from vaswani_hf.model.text_rules_vaswani import (
     align_words,
     shift_alignment,

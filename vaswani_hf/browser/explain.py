@@ -5,25 +5,20 @@ In shapes, S is the number of source tokens, T the number of target tokens, and 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..model.backend_vaswani import Hypothesis, Segment
-from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
+from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids, is_vaswani_seq2seq
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import Request
 from ..model.segment_search_vaswani import batches_by_length
 from ..model.text_rules_vaswani import target_word_indices
-from ..model.translations_vaswani import (
-    Translation,
-    num_layers_for,
-    scored_translation,
-    scoring_config,
-)
+from ..model.translations_vaswani import Translation
 from ..model.translator_vaswani import BaseTranslator
 from .explanation import (
     BYTES_PER_WEIGHT,
@@ -107,7 +102,7 @@ class _Explainer:
     def search(self) -> tuple[Hypothesis, SearchRecord | None]:
         """Find the best translation by beam search, and record the search."""
         recorder: CandidateRecorder | ProcessorRecorder
-        if self.model.config.model_type == "vaswani":
+        if is_vaswani_seq2seq(self.model):
             recorder = CandidateRecorder()
             arguments: dict[str, Any] = {"search": self.model.search_class(candidates=recorder)}
         else:
@@ -120,7 +115,8 @@ class _Explainer:
     def _search(self, segments: list[Segment], **arguments: Any) -> list[Hypothesis]:
         """Return the best hypothesis of each segment."""
         best: dict[int, Hypothesis] = {}
-        for batch in self._batches([segment.prefix for segment in segments]):
+        sizes = [range(len(segment.token_ids) + len(segment.prefix)) for segment in segments]
+        for batch in batches_by_length(sizes, self.options.tokens_per_batch):
             of_batch = [segments[i] for i in batch]
             found = self.backend.search(of_batch, True, **self.options.generate, **arguments)
             for i, hypotheses in zip(batch, found, strict=True):
@@ -129,23 +125,10 @@ class _Explainer:
 
     def _scored(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         """Return the hypotheses as translations with scores and log-probabilities."""
-        config = scoring_config(self.backend.generation_config, self.options.generate)
-        num_layers = num_layers_for(config, with_alignment=False)
-        scored: dict[int, Translation] = {}
-        for batch in self._batches([hypothesis.token_ids for hypothesis in hypotheses]):
-            of_batch = [hypotheses[i] for i in batch]
-            scores = self.backend.score([self.segment] * len(batch), of_batch, num_layers)
-            for i, (log_probs, attention) in zip(batch, scores, strict=True):
-                scored[i] = scored_translation(
-                    hypotheses[i], log_probs, attention, None, self.tokenizer, config
-                )
-        return [scored[i] for i in range(len(hypotheses))]
-
-    def _batches(self, token_ids: list[list[int]]) -> Iterable[Sequence[int]]:
-        """Return batches of indices of target sequences with similar lengths."""
-        num_source = len(self.segment.token_ids)
-        sizes = [range(num_source + len(ids)) for ids in token_ids]
-        return batches_by_length(sizes, self.options.tokens_per_batch)
+        segments = [self.segment] * len(hypotheses)
+        of_segments = [[hypothesis] for hypothesis in hypotheses]
+        scored = self.translator.segment_search.score(segments, of_segments, self.options)
+        return [translation for (translation,) in scored]
 
     def _decode(self, hypothesis: Hypothesis) -> str:
         return self.translator.segment_search.decode(hypothesis, self.segment, self.options)

@@ -5,9 +5,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from ..checkpoint.files import CHECKPOINT_FILES, CONFIG_FILE, CTRANSLATE2_KEY
+from ..checkpoint.files import CHECKPOINT_FILES, CONFIG_FILE, CTRANSLATE2_KEY, read_json_object
 from ..checkpoint.loading import KINDS, checkpoint_folder
-from ..checkpoint.tokenizers import read_json_object
 from ..model.errors_vaswani import InvalidValueError
 from ..model.translator_vaswani import BaseTranslator
 from ..translation.translator import Translator, checked_device

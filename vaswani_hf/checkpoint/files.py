@@ -158,6 +158,27 @@ class DamagedFileError(ValueError):
         return f"{super().__str__()}; copy or download the file again."
 
 
+def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[str, Any]:
+    """Read a JSON object from a file of a checkpoint. Raise an error if the file is missing or damaged."""
+    content = read_json(folder, file, name)
+    if not isinstance(content, dict):
+        raise DamagedFileError(f"{file} of '{name}' must hold a JSON object, but does not: it is damaged")
+    return content
+
+
+def read_json(folder: Path, file: str, name: str | os.PathLike) -> Any:
+    """Read a JSON value from a file of a checkpoint. Return None if the content is not JSON."""
+    path = folder / file
+    if not path.exists():
+        raise DamagedFileError(f"'{name}' holds no whole checkpoint: it has no {file}")
+    if path.is_dir():
+        raise DamagedFileError(f"{file} of '{name}' must be a file, but is a folder")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None
+
+
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
     """Return the names of the weight files. If there are several weight files, the list ends with the name of
     the index file.
@@ -165,10 +186,10 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
     place = f"{INDEX_FILE} of '{name or folder}'"
+    index = read_json(folder, INDEX_FILE, name or folder)
     try:
-        shards = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values()
-        names = sorted({str(shard) for shard in shards})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        names = sorted({str(shard) for shard in index["weight_map"].values()})
+    except (TypeError, KeyError, AttributeError):
         raise DamagedFileError(f"{place} is damaged") from None
     for shard in names:
         # Refuse a path such as "../x.safetensors". Otherwise the package could read a file outside the

@@ -2,7 +2,6 @@
 
 import difflib
 import hashlib
-import json
 import logging
 import os
 import re
@@ -29,10 +28,11 @@ from .files import (
     RECIPE_FILE,
     DamagedFileError,
     checkpoints_in,
+    read_json,
+    read_json_object,
     weight_files,
 )
 from .hub import HubError, InvalidHubValueError, UnreachableHubError, explained, with_retries
-from .tokenizers import read_json_object
 
 # Matches the name of a repository: user/name or user/name@revision.
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
@@ -209,7 +209,6 @@ def check_config(
     accepted model types in an error message. By default, the message lists the `words` of each accepted type,
     such as "a translation model".
     """
-    path = folder / CONFIG_FILE
     # Name the folder only if the user has named the folder. For a Hub repository without files, `folder` is a
     # missing cache folder, which the user does not know.
     if str(folder) == str(name) and not folder.is_dir():
@@ -223,27 +222,23 @@ def check_config(
             "the adapter in Python with `PeftModel.from_pretrained`, merge it with `merge_and_unload`, and "
             "save the merged model in a folder of its own."
         )
-    if not path.is_file():
+    if not (folder / CONFIG_FILE).is_file():
         _refuse_unfinished_run(folder, name)
         raise InvalidValueError(
             f"`model` must be a checkpoint, but '{name}' has no config.json; check the name, or copy the "
             "whole checkpoint again."
         )
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        is_ctranslate2 = CTRANSLATE2_KEY in config
-        model_type: Any = None if is_ctranslate2 else config["model_type"]
-    except (ValueError, TypeError, KeyError):
-        raise DamagedFileError(
-            f"{CONFIG_FILE} of '{name}' must name its `model_type`, but does not"
-        ) from None
-    if is_ctranslate2:
+    content = read_json(folder, CONFIG_FILE, name)
+    config = content if isinstance(content, dict) else {}
+    if CTRANSLATE2_KEY in config:
         raise InvalidValueError(
             f"`model` must be a checkpoint for PyTorch, but '{name}' was exported for CTranslate2; name the "
             "checkpoint from which the export was made, or use `vaswani translate --engine ctranslate2`."
         )
-    _check_kind(model_type, name, kinds, needed)
-    return model_type
+    if "model_type" not in config:
+        raise DamagedFileError(f"{CONFIG_FILE} of '{name}' must name its `model_type`, but does not")
+    _check_kind(config["model_type"], name, kinds, needed)
+    return config["model_type"]
 
 
 def _refuse_unfinished_run(folder: Path, name: str | os.PathLike) -> None:

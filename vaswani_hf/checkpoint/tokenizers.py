@@ -4,7 +4,6 @@ target, or one tokenizer for each side.
 Tokenizers are trained in data/tokenizer_training.py.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import TARGET_FOLDER
-from .files import TOKENIZER_FILES, DamagedFileError
+from .files import TOKENIZER_FILES, DamagedFileError, read_json_object
 
 # The key of tokenizer_config.json that marks the target tokenizer of a parser.
 TREE_MARK = "makes_trees"
@@ -106,24 +105,3 @@ def _file_to_blame(folder: Path) -> str:
         # tokenizer.json.
         return TOKENIZER_FILES[0]
     return TOKENIZER_FILES[1]
-
-
-def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[str, Any]:
-    """Read a JSON object from a file of a checkpoint. Raise an error if the file is missing or damaged."""
-    content = read_json(folder, file, name)
-    if not isinstance(content, dict):
-        raise DamagedFileError(f"{file} of '{name}' must hold a JSON object, but does not: it is damaged")
-    return content
-
-
-def read_json(folder: Path, file: str, name: str | os.PathLike) -> Any:
-    """Read a JSON value from a file of a checkpoint. Return None if the content is not JSON."""
-    path = folder / file
-    if not path.exists():
-        raise DamagedFileError(f"'{name}' holds no whole checkpoint: it has no {file}")
-    if path.is_dir():
-        raise DamagedFileError(f"{file} of '{name}' must be a file, but is a folder")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        return None

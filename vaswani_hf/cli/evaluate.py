@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -290,7 +291,7 @@ def _score_robustness(options: EvaluateOptions) -> "Report":
     test_set = _read_test_set(options)
     systems = _read_systems(options, test_set)
     scoring = _scoring(options, systems)
-    return score_robustness(systems, test_set, scoring.options, scoring.recipe_note)
+    return scoring.add_note(score_robustness(systems, test_set, scoring.options))
 
 
 def _compare(options: EvaluateOptions) -> "Report":
@@ -302,7 +303,7 @@ def _compare(options: EvaluateOptions) -> "Report":
     systems = _read_systems(options, test_set)
     scoring = _scoring(options, systems)
     _try_comet(options, systems, test_set)
-    return compare(systems, test_set, scoring.options, options.comet, options.device, scoring.recipe_note)
+    return scoring.add_note(compare(systems, test_set, scoring.options, options.comet, options.device))
 
 
 def _score_one_system(options: EvaluateOptions) -> "Report":
@@ -315,7 +316,7 @@ def _score_one_system(options: EvaluateOptions) -> "Report":
     _try_comet(options, systems, test_set)
     (system,) = systems
     titles, score = _metrics(scoring, system.name)
-    return score_system(system, test_set, score, titles, options.comet, options.device, scoring.recipe_note)
+    return scoring.add_note(score_system(system, test_set, score, titles, options.comet, options.device))
 
 
 class _Scoring(NamedTuple):
@@ -333,6 +334,13 @@ class _Scoring(NamedTuple):
     given: dict[str, Any]
     recipes: "dict[str, Recipe]"
     recipe_note: str | None
+
+    def add_note(self, report: "Report") -> "Report":
+        """Add `recipe_note` to a report, if the report contains BLEU."""
+        if self.recipe_note is None or "bleu_signature" not in report.scores:
+            return report
+        scores = {**report.scores, "recipe_note": self.recipe_note}
+        return replace(report, scores=scores, text=f"{report.text}\n\n{self.recipe_note}")
 
 
 def _scoring(options: EvaluateOptions, systems: "list[System]") -> _Scoring:

@@ -10,9 +10,9 @@ from transformers import TextStreamer
 
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
-from ..model.line_results_vaswani import results_of_lines
 from ..model.requests_vaswani import InvalidInput, Request, unwrap
 from ..model.text_rules_vaswani import separator_after
+from ..model.translator_vaswani import results_of_lines
 from .lines import CountedRequests, LineReport
 from .output import standard_output
 

@@ -31,9 +31,9 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
-from ..checkpoint.files import CARD_FILE, CONFIG_FILE, write_whole
+from ..checkpoint.files import CARD_FILE, CONFIG_FILE, read_json, read_json_object, write_whole
 from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
-from ..checkpoint.tokenizers import Tokenizers, read_json, read_json_object
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.tokenizing_vaswani import languages_of, tags_of
 from ..translation.ctranslate2_files import MODEL_FILE
 from .ctranslate2_format import CTRANSLATE2

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from ..checkpoint.files import CONFIG_FILE
-from ..checkpoint.tokenizers import read_json_object
+from ..checkpoint.files import CONFIG_FILE, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from .import_formats import (
     Imported,

@@ -28,9 +28,16 @@ from transformers import (
 )
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
 
-from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE, DamagedFileError
+from ..checkpoint.files import (
+    CONFIG_FILE,
+    GENERATION_FILE,
+    TOKENIZER_FILES,
+    WEIGHTS_FILE,
+    DamagedFileError,
+    read_json_object,
+)
 from ..checkpoint.loading import load_with_report, refuse_load_faults
-from ..checkpoint.tokenizers import Tokenizers, read_json_object
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
 from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse, require_activation

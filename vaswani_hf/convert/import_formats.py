@@ -16,8 +16,8 @@ import yaml
 from transformers import GenerationConfig
 from transformers.activations import ACT2FN
 
-from ..checkpoint.files import CONFIG_FILE
-from ..checkpoint.tokenizers import Tokenizers, read_json_object
+from ..checkpoint.files import CONFIG_FILE, read_json_object
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of

@@ -12,10 +12,17 @@ from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 from yaml import YAMLError
 
-from ..checkpoint.files import CARD_FILE, CONFIG_FILE, CTRANSLATE2_KEY, DamagedFileError, new_folder
+from ..checkpoint.files import (
+    CARD_FILE,
+    CONFIG_FILE,
+    CTRANSLATE2_KEY,
+    DamagedFileError,
+    new_folder,
+    read_json_object,
+)
 from ..checkpoint.loading import checkpoint_folder, load_model, load_with_report, refuse_load_faults
 from ..checkpoint.results import DataRecord, OriginRecord, Results, write_results
-from ..checkpoint.tokenizers import read_json_object, save_tokenizers
+from ..checkpoint.tokenizers import save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..model.loss_vaswani import EXCLUDED_LOGIT

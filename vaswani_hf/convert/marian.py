@@ -22,10 +22,17 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
-from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE, DamagedFileError
+from ..checkpoint.files import (
+    CONFIG_FILE,
+    GENERATION_FILE,
+    TOKENIZER_FILES,
+    WEIGHTS_FILE,
+    DamagedFileError,
+    read_json_object,
+)
 from ..checkpoint.loading import load_with_report, refuse_load_faults
 from ..checkpoint.search_settings import SupportedSettings
-from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, read_json_object, save_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.loss_vaswani import EXCLUDED_LOGIT

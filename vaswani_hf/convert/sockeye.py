@@ -19,8 +19,7 @@ import torch
 import yaml
 from transformers import GenerationConfig
 
-from ..checkpoint.files import DamagedFileError
-from ..checkpoint.tokenizers import read_json_object
+from ..checkpoint.files import DamagedFileError, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from .import_formats import (
     Imported,

@@ -25,8 +25,8 @@ import torch
 import yaml
 from pydantic import Field
 
-from ..checkpoint.files import DamagedFileError
-from ..checkpoint.tokenizers import Tokenizers, read_json_object
+from ..checkpoint.files import DamagedFileError, read_json_object
+from ..checkpoint.tokenizers import Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
 from ..settings.base import Settings, first_line_of

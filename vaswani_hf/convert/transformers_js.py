@@ -31,9 +31,9 @@ from torch.export import Dim
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from ..checkpoint.files import TOKENIZER_FILES, write_whole
+from ..checkpoint.files import TOKENIZER_FILES, read_json_object, write_whole
 from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
-from ..checkpoint.tokenizers import SHARED_IDS_MARK, Tokenizers, read_json_object
+from ..checkpoint.tokenizers import SHARED_IDS_MARK, Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM

@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checkpoint.files import CONFIG_FILE
-from ..checkpoint.tokenizers import read_json_object
+from ..checkpoint.files import CONFIG_FILE, read_json_object
 from ..model.segment_search_vaswani import batches_by_length
 from .export_formats import Engine
 from .onnx_engine import OnnxGraph

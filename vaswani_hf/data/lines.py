@@ -7,9 +7,11 @@ of lines. Unicode line separators, such as U+2028, are part of a line.
 import codecs
 import gzip
 import json
+import os
 import sys
 import zlib
 from collections.abc import Collection, Iterable, Iterator
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,14 @@ from ..model.errors_vaswani import InvalidValueError
 
 class MissingFileError(InvalidValueError, FileNotFoundError):
     """Raised if a file that the user has named does not exist."""
+
+
+def matching_paths(name: str) -> list[str]:
+    """Return the paths that match the shell pattern `name`, sorted by name. Return [`name`] if `name` is not
+    a pattern, or if a file has this name.
+    """
+    is_pattern = has_magic(name) and not os.path.exists(name)
+    return sorted(glob(name, recursive=True)) if is_pattern else [name]
 
 
 def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:

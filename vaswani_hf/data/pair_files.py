@@ -4,7 +4,6 @@
 """
 
 import csv
-import glob
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ import pyarrow.parquet
 
 from ..model.errors_vaswani import InvalidValueError
 from ..model.requests_vaswani import check_text
-from .lines import MissingFileError, check_equally_many, parse_json, read_lines
+from .lines import MissingFileError, check_equally_many, matching_paths, parse_json, read_lines
 
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
@@ -33,15 +32,13 @@ def existing_files(given: Files, key: str) -> list[str]:
     paths = []
     for item in [given] if isinstance(given, str | os.PathLike) else given:
         path = os.fspath(item)
-        if glob.has_magic(path) and not os.path.exists(path):
-            found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
-            if not found:
-                raise MissingFileError(f"`{key}` must match an existing file, but no file matches {path}.")
-            paths += found
-            continue
-        if not os.path.isfile(path):
+        matching = matching_paths(path)
+        found = list(filter(os.path.isfile, matching))
+        if not found and matching == [path]:
             raise MissingFileError(f"`{key}` must be an existing file, but is {path}.")
-        paths.append(path)
+        if not found:
+            raise MissingFileError(f"`{key}` must match an existing file, but no file matches {path}.")
+        paths += found
     if not paths:
         raise InvalidValueError(f"`{key}` must name a file, but is an empty list.")
     return paths

@@ -14,11 +14,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from glob import glob, has_magic
 from pathlib import Path
 from typing import NamedTuple
 
-from .lines import MissingFileError, read_lines
+from .lines import MissingFileError, matching_paths, read_lines
 
 OPEN = "("
 CLOSE = ")"
@@ -262,9 +261,7 @@ def treebank_files(names: list[str]) -> list[str]:
     """Return the files of a treebank. `names` are files, patterns, and folders with `.mrg` files."""
     files: list[str] = []
     for name in names:
-        is_pattern = has_magic(name) and not os.path.exists(name)
-        paths = sorted(glob(name, recursive=True)) if is_pattern else [name]
-        found = [file for path in paths for file in _files_of(path)]
+        found = [file for path in matching_paths(name) for file in _files_of(path)]
         if not found:
             if os.path.isdir(name):
                 raise MissingFileError(

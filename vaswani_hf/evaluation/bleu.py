@@ -7,8 +7,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import datasets
-import evaluate
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 
@@ -95,7 +93,7 @@ def score_translations(
     to misunderstand.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
-    reference_lists = _reference_lists(predictions, references)
+    reference_lists = as_reference_lists(predictions, references)
     # sacreBLEU needs one list with the first reference of every prediction, one list with the second
     # reference, and so on. Missing references are None.
     references_by_number = list(itertools.zip_longest(*reference_lists))
@@ -125,7 +123,7 @@ def is_zero_for_short_texts(score: BLEUScore) -> bool:
 
 
 def exact_match_by(
-    groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+    groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str]
 ) -> dict[Any, dict[str, float]]:
     """For each group of predictions, return the exact match (percent) and the number of sentences.
     `groups[i]` is the group of prediction i, such as the number of digits in the source.
@@ -135,7 +133,7 @@ def exact_match_by(
         rows = [row for row, of_row in enumerate(groups) if of_row == group]
         ours = [predictions[row] for row in rows]
         theirs = [[references[row]] for row in rows]
-        results[group] = {"exact_match": _exact_match(ours, theirs, lowercase), "sentences": len(rows)}
+        results[group] = {"exact_match": _exact_match(ours, theirs, lowercase=False), "sentences": len(rows)}
     return results
 
 
@@ -175,71 +173,7 @@ def recipe_note(scoring: Mapping[str, Any], names: Collection[str]) -> str:
     )
 
 
-class TranslationMetric(evaluate.Metric):
-    """Makes `score_translations` available as a metric of the library `evaluate`. Call the constructor
-    instead of `evaluate.load`, because the metric is not on the Hub.
-
-    Values of `tokenize` and `lowercase` in a call of `compute` override the values of the constructor. The
-    metric keeps all sentences in memory. In a distributed run, pass all sentences to the metric of one
-    process, as `Seq2SeqTrainer` does.
-    """
-
-    def __init__(self, tokenize: str = "13a", lowercase: bool = False):
-        check_tokenizer(tokenize)
-        self.tokenize = tokenize
-        self.lowercase = lowercase
-        super().__init__(keep_in_memory=True)
-
-    def add(self, *, prediction: str, reference: str | Sequence[str]) -> None:
-        """Add one translation with one reference or a list of references."""
-        self.add_batch(predictions=[prediction], references=[reference])
-
-    def add_batch(self, *, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> None:
-        """Add several translations. Each translation has one reference or a list of references."""
-        super().add_batch(predictions=predictions, references=_reference_lists(predictions, references))
-
-    def compute(self, **inputs: Any) -> dict[str, float | str]:
-        """Score the given translations and all translations that were added since the last `compute`."""
-        if self.writer is None and inputs.get("predictions") is None:
-            raise InvalidValueError(
-                "`predictions` must be given to `compute`, or added with `add` first, but there are none."
-            )
-        return super().compute(**inputs)
-
-    def _info(self) -> evaluate.MetricInfo:
-        text = datasets.Value("string")
-        return evaluate.MetricInfo(
-            description="BLEU, chrF and exact match, computed by sacrebleu.",
-            citation="Papineni et al. (2002); Popović (2015); Post (2018)",
-            inputs_description=(
-                "predictions: list of strings. references: a string or a list of strings for each prediction."
-            ),
-            features=datasets.Features({"predictions": text, "references": datasets.List(text)}),
-            reference_urls=["https://aclanthology.org/P02-1040", "https://aclanthology.org/W18-6319"],
-        )
-
-    def _build_data_dir(self) -> str:
-        # Create no folder. The base class creates a folder in the cache of `evaluate`, but this metric writes
-        # no files, and the cache folder can be read-only.
-        return self._data_dir_root
-
-    def _compute(
-        self,
-        *,
-        predictions: list[str],
-        references: list[list[str]],
-        tokenize: str | None = None,
-        lowercase: bool | None = None,
-    ) -> dict[str, float | str]:
-        return score_translations(
-            predictions,
-            references,
-            tokenize=self.tokenize if tokenize is None else tokenize,
-            lowercase=self.lowercase if lowercase is None else lowercase,
-        )
-
-
-def _reference_lists(
+def as_reference_lists(
     predictions: Sequence[str], references: Sequence[str | Sequence[str]]
 ) -> list[list[str]]:
     """Convert each entry of `references` to the list of references of one prediction."""

@@ -4,7 +4,6 @@ translation to the probability that the translation is good. A translation is go
 Equation 3) with 10 bins, in percentage points.
 """
 
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..model.errors_vaswani import InvalidValueError
 from ..model.translations_vaswani import Translation
 from ..translation.calibration import Calibration, features_of, load_calibration
 from .evaluate import translate_test_set
+from .png import BLUE, GREY, png_bytes
 from .systems import Report, System, TestSet
 
 GOOD_CHRF = 60
@@ -171,17 +171,15 @@ def reliability_picture(result: Reliability) -> bytes:
     axes = figure.add_subplot(
         xlabel="expected share of good translations", ylabel="actual share of good translations"
     )
-    axes.plot([0, 1], [0, 1], color="#999999", linestyle=":")
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":")
     expected = [point.expected for point in result.curve]
     found = [point.found for point in result.curve]
-    axes.plot(expected, found, color="#0072B2")
+    axes.plot(expected, found, color=BLUE)
     sizes = [400 * point.sentences / result.sentences + 5 for point in result.curve]
-    axes.scatter(expected, found, sizes, color="#0072B2")
+    axes.scatter(expected, found, sizes, color=BLUE)
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_title(
         f"calibration error {result.calibration_error:.1f} points, {result.sentences:,} sentences",
         fontsize=10,
     )
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
-    return content.getvalue()
+    return png_bytes(figure)

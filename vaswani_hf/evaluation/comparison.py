@@ -1,6 +1,5 @@
 """Compares systems on one test set: significance tests, confidence intervals, and scores by source length."""
 
-import io
 import math
 import os
 import statistics
@@ -14,6 +13,7 @@ from ..checkpoint.results import JsonObject
 from ..model.errors_vaswani import InvalidValueError
 from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, is_zero_for_short_texts
 from .comet import comet_scores_or_error
+from .png import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PURPLE, RED, YELLOW, png_bytes
 from .systems import Report, System, TestSet
 
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
@@ -34,9 +34,8 @@ MOST_SENTENCES = 20_000
 # the last, as in compare-mt (Neubig et al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
-# The colours of the systems: grey for the baseline, then the palette of Okabe and Ito. Colour-blind people
-# can distinguish the colours of this palette.
-COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+# The colours of the systems. The baseline is grey.
+COLORS = (GREY, BLUE, ORANGE, GREEN, PURPLE, LIGHT_BLUE, RED, YELLOW)
 # The mark of the baseline in tables and in the picture.
 _BASELINE = " (baseline)"
 
@@ -101,8 +100,6 @@ class Comparison(JsonObject):
         bleu_signature: The settings of BLEU and of the significance tests.
         chrf_signature: The settings of chrF and of the significance tests.
         comet_model: Not set if COMET is not computed.
-        recipe_note: A sentence about the scoring options that come from recipes, or None if no option comes
-            from a recipe.
     """
 
     baseline: str
@@ -113,7 +110,6 @@ class Comparison(JsonObject):
     chrf_signature: str
     notes: list[str]
     comet_model: str | None = None
-    recipe_note: str | None = None
 
     @property
     def metrics(self) -> list[str]:
@@ -153,7 +149,6 @@ def compare(
     scoring: Mapping[str, Any],
     comet_model: str | None = None,
     device: str | None = None,
-    recipe_note: str | None = None,
 ) -> Report:
     """Translate the test set, and compare all systems with the first system. `scoring` contains arguments of
     `compare_systems`.
@@ -163,8 +158,6 @@ def compare(
     comparison = compare_systems(translations, *test_set, comet, **scoring)
     if comet is not None:
         comparison.comet_model = comet_model
-    if recipe_note is not None:
-        comparison.recipe_note = recipe_note
     return Report(
         comparison.as_json(),
         comparison_as_text(comparison),
@@ -346,8 +339,6 @@ def comparison_as_text(comparison: Comparison) -> str:
     """For each metric, format one table of the systems and one table of the scores by source length."""
     blocks = [_score_table(comparison, key) for key in comparison.metrics]
     blocks += [_length_table(comparison, key) for key in comparison.metrics]
-    if comparison.recipe_note is not None:
-        blocks.append(comparison.recipe_note)
     return "\n\n".join([*blocks, *comparison.notes])
 
 
@@ -412,9 +403,7 @@ def comparison_picture(comparison: Comparison) -> bytes:
     axes.spines[["top", "right"]].set_visible(False)
     title = f"lines: 95 % confidence interval (bootstrap), from {FEWEST_SENTENCES} sentences on"
     figure.legend(loc="outside upper left", frameon=False, title=title, alignment="left")
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
-    return content.getvalue()
+    return png_bytes(figure)
 
 
 def _draw_system(axes: Any, groups: Sequence[LengthBucket], number: int) -> None:

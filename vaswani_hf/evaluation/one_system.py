@@ -18,14 +18,12 @@ class SystemScores(JsonObject):
         measured: The measurements. If the system is a file of translations, `measured` contains only the
             number of sentences.
         comet: The mean COMET score of the sentences; None if COMET is not computed.
-        recipe_note: A sentence about options of BLEU that come from the recipe; None without such options.
     """
 
     scores: dict[str, Any]
     measured: Measurements
     comet: float | None = None
     comet_model: str | None = None
-    recipe_note: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return a dict for JSON. The scores and the measurements are top-level keys of the dict."""
@@ -40,7 +38,6 @@ def score_system(
     titles: Mapping[str, str],
     comet_model: str | None = None,
     device: str | None = None,
-    recipe_note: str | None = None,
 ) -> Report:
     """Score a system. `score` computes the scores from the outputs and the references. `titles` maps the name
     of each score to its title.
@@ -55,8 +52,6 @@ def score_system(
     if comet is not None:
         result.comet = statistics.fmean(comet[""])
         result.comet_model = comet_model
-    if recipe_note is not None and "bleu_signature" in result.scores:
-        result.recipe_note = recipe_note
     lines = "".join(f"{output}\n" for output in outputs)
     return Report(result.as_json(), system_scores_as_text(result, titles), lines, comet_error=comet_error)
 
@@ -79,7 +74,6 @@ def system_scores_as_text(result: SystemScores, titles: Mapping[str, str]) -> st
         lines.append(f"perplexity per token {'unknown' if value is None else f'{value:.3f}'}")
         sentences += f" in {measured.seconds:.1f} s, {measured.sentences_per_second:.1f} sentences/s"
     lines.append(sentences)
-    for note in (result.recipe_note, scores.get("bleu_note")):
-        if note is not None:
-            lines.append(note)
+    if "bleu_note" in scores:
+        lines.append(scores["bleu_note"])
     return "\n".join(lines)

@@ -54,8 +54,6 @@ class Robustness(JsonObject):
         seed: The seed of the random changes.
         bleu_signature: The settings of BLEU, in the format of a sacreBLEU signature.
         chrf_signature: The settings of chrF, in the format of a sacreBLEU signature.
-        recipe_note: A sentence about scoring options that come from recipes; None if no scoring option comes
-            from a recipe.
     """
 
     sentences: int
@@ -63,15 +61,9 @@ class Robustness(JsonObject):
     bleu_signature: str
     chrf_signature: str
     systems: list[SystemRobustness]
-    recipe_note: str | None = None
 
 
-def score_robustness(
-    systems: Sequence[System],
-    test_set: TestSet,
-    scoring: Mapping[str, Any],
-    recipe_note: str | None = None,
-) -> Report:
+def score_robustness(systems: Sequence[System], test_set: TestSet, scoring: Mapping[str, Any]) -> Report:
     """Score systems on a test set and its changed copies. `scoring` contains options of
     `score_translations`.
     """
@@ -89,8 +81,6 @@ def score_robustness(
         chrf_signature=any_scores["chrf_signature"],
         systems=rows,
     )
-    if recipe_note is not None:
-        robustness.recipe_note = recipe_note
     return Report(robustness.as_json(), robustness_as_text(robustness))
 
 
@@ -162,6 +152,4 @@ def robustness_as_text(robustness: Robustness) -> str:
         kept = row.scores[_PLACEHOLDERS].placeholders_kept
         lines.append(f"{row.system} keeps the placeholder in {kept:.1f} % of the sentences")
     lines += [robustness.bleu_signature, robustness.chrf_signature]
-    if robustness.recipe_note is not None:
-        lines.append(robustness.recipe_note)
     return "\n".join(lines)

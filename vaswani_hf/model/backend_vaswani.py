@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel
 
 from .attention_vaswani import AttentionRecorder
-from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_vaswani
+from .configuration_vaswani import decoder_start_token_id, eos_token_ids, is_vaswani_seq2seq
 from .ensemble_vaswani import checked_models
 from .errors_vaswani import InvalidValueError
 from .length_limits_vaswani import PAPER_LIMIT, TRANSFORMERS_LIMIT, max_new_tokens_of
@@ -161,7 +161,7 @@ class PyTorchBackend:
     def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
         self.model: Any = model
         self.ensemble = checked_models(ensemble)
-        self.is_vaswani = is_vaswani(model)
+        self.is_vaswani = is_vaswani_seq2seq(model)
         if self.ensemble and not self.is_vaswani:
             raise InvalidValueError(
                 "`ensemble` needs a Vaswani model as the first model, but the first model is a "
@@ -216,7 +216,7 @@ class PyTorchBackend:
         """Return True if the length limit also counts padding. Shorter target prefixes of a batch are padded
         to the length of the longest prefix.
         """
-        if not all(map(is_vaswani, (self.model, *self.ensemble))):
+        if not all(map(is_vaswani_seq2seq, (self.model, *self.ensemble))):
             return True
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
         return has_fixed_length or self.max_positions != math.inf
@@ -380,7 +380,7 @@ def token_log_probs(
     log_probs = []
     attentions = []
     for model in models:
-        if num_layers and not is_vaswani(model):
+        if num_layers and not is_vaswani_seq2seq(model):
             raise ValueError(
                 "Word alignments and coverage must be left out for a model of type "
                 f"{model.config.model_type!r}; only Vaswani models record the attention that alignments and"

@@ -757,7 +757,7 @@ TARGET_FOLDER = "target_tokenizer"
 # Functions that also accept models from other libraries, or their configs.
 
 
-def is_vaswani(model: Any) -> bool:
+def is_vaswani_seq2seq(model: Any) -> bool:
     """Return True if the model is an encoder-decoder model of this package."""
     return model.config.model_type == VaswaniConfig.model_type
 

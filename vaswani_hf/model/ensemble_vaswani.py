@@ -15,7 +15,7 @@ import torch
 from transformers import GenerationConfig, GenerationMixin
 
 from .beam_search_vaswani import SearchTask
-from .configuration_vaswani import is_vaswani
+from .configuration_vaswani import is_vaswani_seq2seq
 from .errors_vaswani import InvalidValueError
 
 
@@ -75,12 +75,12 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
                 f"`ensemble` must be models of one vocabulary, but `{field}` is {foreign[field]!r} in {name} "
                 f"and {own[field]!r} in the model that generates."
             )
-    if not is_vaswani(other) and other.training and other.is_gradient_checkpointing:
+    if not is_vaswani_seq2seq(other) and other.training and other.is_gradient_checkpointing:
         raise InvalidValueError(
             f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has no cache "
             f"in training mode with gradient checkpointing; call `{name}.eval()`."
         )
-    if getattr(config, "coverage_penalty", None) and not is_vaswani(other):
+    if getattr(config, "coverage_penalty", None) and not is_vaswani_seq2seq(other):
         raise InvalidValueError(
             f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage needs "
             "recorded attention, and only Vaswani models record attention."

@@ -197,10 +197,16 @@ class _LanguageModel(VaswaniHeadModel):
 
 @fast_path("forward")
 class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
-    """A language model that predicts the next token with a decoder. `generate` continues prompts.
+    """A language model that predicts the next token with a decoder.
 
     If `config` is a [`VaswaniConfig`], the model has the architecture of the decoder that `config` describes,
     without cross-attention.
+
+    `generate` continues prompts, with the same greedy search and beam search as for translations. The prompts
+    are `inputs` or `input_ids` [B, P] int64, padded on the left. For prompts in `inputs_embeds`, `generate`
+    uses the search of transformers. By default a continuation has at most 20 new tokens. If the model has
+    learned positions, the prompt and the continuation together can have at most one token more than the table
+    of positions has rows, because the model does not read the last token.
 
     Example:
         >>> import torch
@@ -302,22 +308,6 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     # Use `prepare_inputs_for_generation` of transformers, because `generate` accepts `inputs_embeds` only if
     # the signature of `prepare_inputs_for_generation` contains `inputs_embeds`.
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
-
-    def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Generate a continuation of each prompt, with the same greedy search and beam search as for
-        translations. The arguments and the result are those of `GenerationMixin.generate`.
-
-        The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. For prompts in
-        `inputs_embeds`, `generate` uses the search of transformers. `VaswaniForSeq2SeqLM.generate` describes
-        the other arguments. By default a continuation has at most 20 new tokens. If the model has learned
-        positions, the prompt and the continuation together can have at most one token more than the table of
-        positions has rows, because the model does not read the last token.
-
-        Raises:
-            ValueError: If a setting has an invalid value, if the model computes logits that are not finite,
-                or if an argument is only for translation.
-        """
-        return super().generate(inputs, *args, **kwargs)
 
     def _pop_strategies(self, kwargs):
         strategies = super()._pop_strategies(kwargs)

@@ -28,7 +28,7 @@ from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .checks_vaswani import is_filled
-from .configuration_vaswani import TARGET_FOLDER, decoder_start_token_id, eos_token_ids, is_vaswani
+from .configuration_vaswani import TARGET_FOLDER, decoder_start_token_id, eos_token_ids, is_vaswani_seq2seq
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import TranslationOptions
 from .precedence_vaswani import completed_settings, config_of_call, setting_of
@@ -100,7 +100,7 @@ class TranslationPipeline(Pipeline):
         self.target_tokenizer: Any = target_tokenizer
         if target_tokenizer is None:
             self.target_tokenizer = _target_tokenizer(model, tokenizer, local_files_only)
-        if is_vaswani(model):
+        if is_vaswani_seq2seq(model):
             check_tokenizers(model, tokenizer, self.target_tokenizer, model.name_or_path)
 
     def __call__(self, inputs: Any, *others: Any, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -161,7 +161,9 @@ class TranslationPipeline(Pipeline):
         if isinstance(inputs, Sequence):
             records = list(self._run(inputs, forward, postprocess))
             config = self.model.generation_config
-            settings = completed_settings(forward, self._task_settings, config, is_vaswani(self.model))
+            settings = completed_settings(
+                forward, self._task_settings, config, is_vaswani_seq2seq(self.model)
+            )
             number = setting_of("num_return_sequences", settings, config)
             return [of_text[0] for of_text in records] if number == 1 else records
         return self._run(inputs, {**forward, "window": forward["batch_size"] or 1}, postprocess)
@@ -216,7 +218,7 @@ class TranslationPipeline(Pipeline):
             task_settings=self._task_settings,
         )
         if not settings.get("batch_size"):
-            settings["batch_size"] = None if is_vaswani(self.model) else 1
+            settings["batch_size"] = None if is_vaswani_seq2seq(self.model) else 1
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
         truncation = settings.pop("truncation", None)
         tokenize = {} if truncation is None else {"truncation": truncation}
@@ -322,7 +324,7 @@ def _one_constraint_per_text(
 
 
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
-    if not is_vaswani(model):
+    if not is_vaswani_seq2seq(model):
         return tokenizer
     # A model with separate embeddings does not always have two tokenizers. `separate_vocabs` in the files of
     # the source tokenizer records whether there are two tokenizers.

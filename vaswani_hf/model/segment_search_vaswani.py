@@ -10,10 +10,11 @@ from itertools import islice
 from typing import Any
 
 from .backend_vaswani import Backend, Hypothesis, Segment
-from .inputs_vaswani import TranslationOptions
+from .inputs_vaswani import TranslationOptions, validate_search_fields
 from .phrases_vaswani import contains, repeated_ngram
+from .precedence_vaswani import config_of_call
 from .text_rules_vaswani import is_loop, ngram_size_without_loops
-from .translations_vaswani import Translation, num_layers_for, scored_translation, scoring_config
+from .translations_vaswani import ALIGNMENT_LAYERS, Translation, scored_translation
 
 
 class SegmentSearch:
@@ -81,8 +82,10 @@ class SegmentSearch:
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
         """Step 6: compute the scores and the word alignments of all hypotheses."""
-        config = scoring_config(self.backend.generation_config, options.generate)
-        num_layers = num_layers_for(config, options.return_alignments)
+        config = config_of_call(options.generate, self.backend.generation_config)
+        validate_search_fields(config)
+        # The number of the last decoder layers that must return attention weights.
+        num_layers = ALIGNMENT_LAYERS if options.return_alignments else int(bool(config.coverage_penalty))
         pairs: list[tuple[Segment, Hypothesis]] = []
         for segment, of_segment in zip(segments, hypotheses, strict=True):
             pairs += [(segment, hypothesis) for hypothesis in of_segment]

@@ -8,7 +8,7 @@ layers that return attention weights.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -17,8 +17,6 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from .backend_vaswani import Hypothesis
-from .inputs_vaswani import validate_search_fields
-from .precedence_vaswani import config_of_call
 from .search_strategies_vaswani import coverage_score, penalized_score
 from .text_rules_vaswani import (
     align_words,
@@ -121,20 +119,6 @@ def _rounded(value: Any) -> Any:
         fields = {name: entry for name, entry in value.items() if entry is not None and name != "token_ids"}
         return {name: _rounded(entry) for name, entry in fields.items()}
     return [_rounded(entry) for entry in value] if isinstance(value, list) else value
-
-
-def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return the generation config of a call with the arguments `settings`. Raise an error if a setting is
-    invalid.
-    """
-    config = config_of_call(settings, generation_config)
-    validate_search_fields(config)
-    return config
-
-
-def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return how many of the last decoder layers must return attention weights."""
-    return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
 
 def scored_translation(

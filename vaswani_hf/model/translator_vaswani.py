@@ -17,8 +17,9 @@ seven steps:
 
 `Segmenter` of segmenter_vaswani runs steps 1 to 3. `SegmentSearch` of segment_search_vaswani runs steps 4 to
 6, and calls the model through a `Backend` of backend_vaswani. `BaseTranslator` completes the options and
-joins translations (step 7). For invalid lines, `BaseTranslator` calls a function of line_results_vaswani. The
-module inputs_vaswani validates options, and the module requests_vaswani reads texts.
+joins translations (step 7). `results_of_lines` finds the invalid lines of a window, so that an invalid line
+does not change the results of the other lines. The module inputs_vaswani validates options, and the module
+requests_vaswani reads texts.
 
 This file is saved with every checkpoint because the translation pipeline of the checkpoint uses the
 translator. The folder `translation` of the package contains `Translator.from_pretrained` and the CTranslate2
@@ -36,13 +37,12 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils import logging
 
 from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment, language_token
-from .constraints_vaswani import ConstraintAssigner
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import SCORE_SETTINGS, TranslationOptions
 from .length_limits_vaswani import max_new_tokens_of
-from .line_results_vaswani import results_of_lines
 from .precedence_vaswani import completed_settings, config_of_call, setting_of
 from .requests_vaswani import (
+    LINE_ERRORS,
     InvalidInput,
     Request,
     check_iterable_of_texts,
@@ -53,8 +53,7 @@ from .requests_vaswani import (
     zip_pairs,
 )
 from .segment_search_vaswani import SegmentSearch
-from .segment_tokenizer_vaswani import SegmentTokenizer
-from .segmenter_vaswani import Segmenter
+from .segmenter_vaswani import ConstraintAssigner, Segmenter, SegmentTokenizer
 from .tokenizing_vaswani import TOKENIZING, prefix_token_ids
 from .translations_vaswani import Translation, join_translations, with_alternatives
 
@@ -437,3 +436,57 @@ def _warn_of_limit(
             f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the "
             "translation is cut off, give a larger `max_new_tokens`."
         )
+
+
+def results_of_lines(
+    lines: Sequence[Any],
+    first_line: int,
+    read: Callable[[Any, int], Any],
+    find: Callable[[list[Any]], Sequence[Any]],
+    on_error: str,
+) -> Iterator[Any]:
+    """Yield the result of each line. An invalid line does not change the results of the other lines.
+
+    `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns one result for each
+    input. If `on_error` is "skip", the result of an invalid line is a `Translation` with an `error`. If
+    `on_error` is "fail", the error of an invalid line is raised after the results of the earlier lines. The
+    field `line_number` of the error is the number of the line.
+    """
+    good: list[tuple[int, Any]] = []
+    errors: dict[int, Exception] = {}
+    for number, line in enumerate(lines, first_line):
+        try:
+            good.append((number, read(line, number)))
+        except LINE_ERRORS as error:
+            errors[number] = error
+            if on_error == "fail":
+                break
+    found = _find_or_bisect(good, find, on_error)
+    for number in range(first_line, first_line + len(good) + len(errors)):
+        yield _skip_or_raise(errors[number], number, on_error) if number in errors else next(found)
+
+
+def _find_or_bisect(
+    lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
+) -> Iterator[Any]:
+    """Call the function `find` with all lines, and yield the results. If `find` raises an error, call `find`
+    with each half of the lines, down to single lines.
+    """
+    try:
+        found = find([line for _, line in lines]) if lines else []
+    except LINE_ERRORS as error:
+        if len(lines) == 1:
+            yield _skip_or_raise(error, lines[0][0], on_error)
+            return
+        half = len(lines) // 2
+        yield from _find_or_bisect(lines[:half], find, on_error)
+        yield from _find_or_bisect(lines[half:], find, on_error)
+    else:
+        yield from found
+
+
+def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
+    if on_error == "skip":
+        return Translation("", error=" ".join(str(error).split()))
+    error.line_number = number  # type: ignore[attr-defined]
+    raise error

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..checkpoint.files import METRICS_FILE, new_folder, read_metrics, recipe_file, write_whole
+from ..model.configuration_vaswani import is_vaswani_seq2seq
 from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import sinusoids
 from ..optimization.schedules import scheduled_rate
@@ -92,7 +93,7 @@ def draw_figures(
     and is by default the last layer. `report` is called with one line for each drawn picture, and with one
     line for each omitted picture.
     """
-    if translator.model.config.model_type != "vaswani":
+    if not is_vaswani_seq2seq(translator.model):
         raise InvalidValueError(
             "`model` must be a Vaswani model, but is a model of type "
             f"{translator.model.config.model_type!r}; convert the model with `vaswani import`."

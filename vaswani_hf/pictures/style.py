@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..evaluation.png import BLUE, GREEN, PURPLE, RED, png_bytes
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The colours of Okabe and Ito 2008, which people with any colour vision can tell apart. Lines of one plot
-# also differ in `LINE_STYLES`, so that a grey print shows the difference.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+# Lines of one plot also differ in `LINE_STYLES`, so that a grey print shows the difference.
+COLORS = (BLUE, RED, GREEN, PURPLE)
 LINE_STYLES = ("-", "--", ":", "-.")
 # The lightness of these colour maps changes steadily with the value, so that a grey print keeps the order of
 # the values.
@@ -45,9 +46,11 @@ def save(figure: "Figure", path: Path) -> None:
     """Write a figure as .png (150 dots per inch) or .svg. Equal figures give files with equal bytes."""
     from matplotlib import rc_context
 
-    metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+    if path.suffix == ".png":
+        path.write_bytes(png_bytes(figure))
+        return
     with rc_context({"svg.hashsalt": "vaswani_hf"}):
-        figure.savefig(path, dpi=150, metadata=metadata, facecolor="white")
+        figure.savefig(path, dpi=150, metadata={"Date": None}, facecolor="white")
 
 
 def heat_map(

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, NoReturn
 
 from transformers import GenerationConfig
 
-from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE
-from ..checkpoint.tokenizers import load_tokenizers, read_json, read_json_object
+from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, read_json, read_json_object
+from ..checkpoint.tokenizers import load_tokenizers
 from ..model.checks_vaswani import is_int
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError

@@ -119,7 +119,7 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
         return None
     # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. Otherwise use FBGEMM: with AVX2,
     # oneDNN needs the same time as FBGEMM for a batch of 64 sentences, but twice the time for one sentence.
-    # FBGEMM needs `quantize_per_channel`, which a later version of PyTorch will perhaps remove.
+    # FBGEMM needs `quantize_per_channel`. PyTorch 2.13 warns that a later version removes this function.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
