@@ -1,4 +1,4 @@
-"""Prints the lines of a training run or of a push, and handles the progress bars of other libraries."""
+"""Prints the progress of a training run or of a push, and handles the progress bars of other libraries."""
 
 import contextlib
 import logging

@@ -53,7 +53,7 @@ def dropped(units: Sequence[str], rng: Random) -> list[str]:
 
 
 def duplicated(units: Sequence[str], rng: Random) -> list[str]:
-    """Write some words or characters 2 to `MOST_COPIES` times."""
+    """Repeat some words or characters. Each of them then occurs between two and `MOST_COPIES` times."""
     found = []
     for unit in units:
         found += [unit] * (rng.randint(2, MOST_COPIES) if rng.random() < RATE else 1)

@@ -19,7 +19,6 @@ from sentences import rows  # noqa: E402
 
 from vaswani_hf.cli.serve import ServeOptions  # noqa: E402
 from vaswani_hf.convert.export import export  # noqa: E402
-from vaswani_hf.serving.limits import Limits  # noqa: E402
 from vaswani_hf.serving.server import listening_socket  # noqa: E402
 
 TEXTS = ["der Hund läuft", "zwei, nein", "Öl", "日本"]
@@ -291,8 +290,3 @@ def test_a_wrong_host(vaswani, monkeypatch):
     code, _, error = vaswani("serve", "a", "--host", "192.0.2.1", "--port", "0")
     assert code == 2
     assert error.startswith("`--host` must be an address of this machine, but is '192.0.2.1' (")
-
-
-def test_the_service_gets_its_limits_alone():
-    options = ServeOptions(models=["a"], max_texts=3, timeout=2.5)
-    assert options.limits == Limits(max_texts=3, timeout=2.5)

@@ -7,7 +7,7 @@ import torch
 
 from vaswani_hf.model.loss_vaswani import target_probabilities
 from vaswani_hf.pictures.attention import Tokens, pair_attention, word_weights
-from vaswani_hf.pictures.attention_lines import _counted, _verdict
+from vaswani_hf.pictures.attention_lines import _verdict
 from vaswani_hf.pictures.equations import draw_positions, draw_schedule, draw_targets, loss_of_probability
 from vaswani_hf.pictures.figures import RunLog, _verb_relation, draw_figures
 from vaswani_hf.pictures.training_curve import draw_training_curve
@@ -87,10 +87,6 @@ def test_no_head_prefers_the_pairs(weight, sentence):
     ]
     assert _verdict(heads).startswith(sentence)
     assert bool(_verdict(heads)) == bool(sentence)
-
-
-def test_a_caption_counts_one_text_and_several_texts():
-    assert [_counted(number, "text") for number in (1, 2, 1000)] == ["1 text", "2 texts", "1,000 texts"]
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def main(recipe, text_recipe, folder):
     from vaswani_hf.training import train
     from vaswani_hf.training.batches import largest_part
     from vaswani_hf.training.losses import TrainingLosses
-    from vaswani_hf.training.plan import PlanSettings, plan_run
+    from vaswani_hf.training.plan import plan_run
     from vaswani_hf.training.sharding import prepare_sharding
 
     def loaded(*words):
@@ -95,7 +95,7 @@ def main(recipe, text_recipe, folder):
     seen["diverged"] = str(losses.error("It diverged", 1, 0))
     seen["sharded"] = [refusal(sgd), refusal(z_loss)]
     seen["parts"] = [largest_part(loaded(*words, "--d_model=512").training, 512) for words in ((), z_loss)]
-    plans = [plan_run(loaded(*words), PlanSettings()).memory.processor for words in ((), sgd)]
+    plans = [plan_run(loaded(*words)).memory.processor for words in ((), sgd)]
     seen["state"] = [memory.optimizer / memory.weights for memory in plans]
     seen["language_model"] = load_recipe(text_recipe, ["--z_alpha=0.5"]).training.z_alpha
     (folder / "seen.json").write_text(json.dumps(seen))

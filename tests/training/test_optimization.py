@@ -234,7 +234,7 @@ RUN/checkpoint-4 OTHER | `checkpoints` must be checkpoints of one run, but 'OTHE
 RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors has changed since it was saved; leave this checkpoint out.
 RUN/checkpoint-4 RUN/nothing | `checkpoints` must be a checkpoint folder or user/name on the Hub, but there is no folder 'RUN/nothing'; check the name.
 RUN --last=2 --output=NEW/checkpoint-9 | `--output` must not be inside a checkpoint or have the name of a checkpoint (checkpoint-STEP), but is 'NEW/checkpoint-9'; give
-RUN --last=2 --output=RUN/checkpoint-4/mean | `--output` must not be inside a checkpoint
+RUN --last=2 --output=LINK/checkpoint-4/mean | `--output` must not be inside a checkpoint
 """
 
 
@@ -249,7 +249,9 @@ def places(whole, tmp_path_factory):
     (other / "config.json").write_text(json.dumps({**config, "encoder_attention_heads": 4}))
     damaged = shutil.copytree(finished, folder / "damaged")
     (damaged / "checkpoint-8" / "trainer_state.json").write_text('{"log')
-    return {"RUN": finished, "BROKEN": broken, "OTHER": other, "DAMAGED": damaged}
+    link = folder / "link"
+    link.symlink_to(finished)
+    return {"RUN": finished, "LINK": link, "BROKEN": broken, "OTHER": other, "DAMAGED": damaged}
 
 
 @pytest.mark.parametrize(("given", "parts"), rows(ERRORS))

@@ -23,7 +23,7 @@ from vaswani_hf.recipe import load_recipe
 from vaswani_hf.settings.gpus import GPUS, PRICES
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.measure import measure_speed
-from vaswani_hf.training.plan import GIB, MEAN_LENGTH, PlanSettings, batch_cost, paper_flops, plan_run
+from vaswani_hf.training.plan import GIB, MEAN_LENGTH, batch_cost, paper_flops, plan_run
 from vaswani_hf.training.plan_text import plan_as_text
 from vaswani_hf.training.planned_step import BatchShape, batch_shape, full_batch
 from vaswani_hf.training.recipe_model import (
@@ -334,7 +334,7 @@ def planned(constant_paper, monkeypatch):
     """Plan the recipe of numbers with these options. No model runs, because each batch has the same cost."""
     monkeypatch.setattr("vaswani_hf.training.plan.batch_cost", constant_cost)
     monkeypatch.setattr("vaswani_hf.training.plan.measure_speed", lambda *args: (1000.0, "a machine"))
-    return lambda *options, **settings: plan_run(load_recipe(NUMBERS, options), PlanSettings(**settings))
+    return lambda *options, **assumptions: plan_run(load_recipe(NUMBERS, options), **assumptions)
 
 
 SPEEDS = [
@@ -417,7 +417,7 @@ def test_nothing_is_read_for_a_plan(vaswani, monkeypatch, tmp_path):
     code, printed, _ = vaswani("plan", NUMBERS, *options, "--json")
     plan = json.loads(printed)
     recipe = load_recipe(NUMBERS, options, needs_data=False)
-    assert (code, plan) == (0, plan_run(recipe, PlanSettings()).as_json())
+    assert (code, plan) == (0, plan_run(recipe).as_json())
     assert (plan["hours"], plan["flops"]["mean_length"]) == (None, 32)
     assert not list(tmp_path.iterdir())
     # At once, an accelerator has 781 sentences of 32 tokens, and a processor 4,096 positions (2**19 numbers).

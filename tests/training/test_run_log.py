@@ -8,9 +8,10 @@ import re
 import pytest
 from tiny_runs import metrics, results
 
+from vaswani_hf import messages
 from vaswani_hf.cli import main
 from vaswani_hf.tasks.translation import TranslationData
-from vaswani_hf.training import callbacks, messages, recipe_model
+from vaswani_hf.training import callbacks, recipe_model
 
 PAIRS = [(f"the number {number}", f"die Zahl {number}") for number in range(60)]
 

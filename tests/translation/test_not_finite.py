@@ -104,7 +104,8 @@ def test_one_infinite_logit_is_an_error_and_minus_infinity_only_for_all_classes(
         torch.manual_seed(0)
         outputs = generated(model, THREE, options)
         found.append(outputs if isinstance(outputs, torch.Tensor) else outputs.sequences)
-    assert torch.equal(*found)
+    # In sampling, the class 0 changes the probabilities of the other classes.
+    assert "do_sample" in options or torch.equal(*found)
     impossible = with_logits(healthy, -torch.inf, [*range(healthy.config.decoder_vocab_size)])
     impossible.config.pad_token_id = impossible.generation_config.pad_token_id = None
     with pytest.raises(NotFiniteError):

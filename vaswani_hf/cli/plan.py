@@ -60,16 +60,16 @@ class PlanOptions(RecipeOptions):
 def run(options: PlanOptions) -> None:
     """Print the estimated cost of the recipe."""
     from ..recipe.loading import load_recipe
-    from ..training.plan import PlanSettings, plan_run
+    from ..training.plan import plan_run
     from ..training.plan_text import plan_as_text
 
     recipe = load_recipe(options.recipe, options.overrides, needs_data=False)
-    settings = PlanSettings(
+    plan = plan_run(
+        recipe,
         hardware=options.hardware,
         tokens_per_second=options.tokens_per_second,
         measure=options.measure,
         price_per_hour=options.price_per_hour,
         mean_length=options.mean_length,
     )
-    plan = plan_run(recipe, settings)
     print(json.dumps(plan.as_json(), indent=2) if options.as_json else plan_as_text(plan))

@@ -101,11 +101,6 @@ class ServeOptions(SearchOptions, InferenceOptions, EngineOptions, CodeOptions, 
             )
         return self
 
-    @property
-    def limits(self) -> Limits:
-        """The limits of the service."""
-        return Limits(**{name: getattr(self, name) for name in Limits.model_fields})
-
     @cached_property
     def glossaries(self) -> dict[str, Glossary]:
         """Maps the name of each glossary to the content of its file."""
@@ -146,7 +141,7 @@ def _load_service(options: ServeOptions) -> "Service":
     )
     settings = TranslationOptions.of(**options.translation_settings())
     key = os.environ.get(API_KEY) or None
-    return Service(directions, settings, options.limits, key, options.glossaries, options.language_check)
+    return Service(directions, settings, options, key, options.glossaries, options.language_check)
 
 
 def _is_loopback(host: str) -> bool:

@@ -355,8 +355,8 @@ def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
     # The normalizer replaces neighbouring unknown characters by `_UNKNOWN`, unless all of them together are
     # one entry of the vocabulary. The normalizer never replaces `token`, because `token` is in the
-    # vocabulary. Therefore normalize the token repeated twice, and the token repeated three times, because
-    # the vocabulary perhaps contains the token repeated twice.
+    # vocabulary. Therefore normalize two copies of the token. If the vocabulary contains the two copies as
+    # one entry, the three copies show the same.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

@@ -28,7 +28,8 @@ _MATH = re.compile(r"\$\$.+?\$\$|(?<!\w)\$(?![\s{])[^$\n]*?(?<!\s)\$(?![\w{])", 
 _FOOTNOTE = re.compile(r"\[\^[^\s\[\]]+\]")
 _FOOTNOTE_DEFINITION = re.compile(rf"{_FOOTNOTE.pattern}:[ \t]*")
 _SOFT_OR_HARD_BREAK = re.compile(r"\\?[ \t]*\n[ \t]*")
-# The tag before an HTML block inside an untranslated element. The tag is removed after the translation.
+# This tag is inserted before an HTML block that begins inside an untranslated element, and is removed after
+# the translation.
 _KEEPING_TAG = '<div translate="no">'
 _PARAGRAPH = ["paragraph_open", "inline", "paragraph_close"]
 _SPECIAL = r"[\\`*_\[\]<>~]|&(?=#?\w+;)"
@@ -105,7 +106,7 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
 
 
 def _as_html(token: Any) -> str:
-    """Return the HTML code of a block, after the letter "x" in place of the text."""
+    """Return the HTML code of a block. The letter "x" before the code represents the text of the block."""
     if token.type == "html_block":
         return f"x{token.content}"
     if token.type == "inline":

@@ -254,7 +254,9 @@ class _Projection:
         return best
 
     def _is_free(self, start: int, end: int, parent: Node) -> bool:
-        """Return True if no placed child of `parent` encloses a target unit from `start` to `end`."""
+        """Return True if all target units from `start` to `end` are directly inside `parent`, and none of
+        them is inside a child of `parent`.
+        """
         return self._owners[start:end].count(parent) == end - start
 
     def _enclose(self, pair: Node, start: int, end: int, parent: Node) -> None:

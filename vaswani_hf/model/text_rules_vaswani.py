@@ -174,9 +174,10 @@ def _split_line(line: str) -> list[tuple[str, str]]:
     if start:
         pieces.append(("", line[:start]))
     has_case = line != line.lower()
-    # The start of the sentence, or the ends of the last refused candidates. The text after the first position
-    # in `ends` contains the last two words. Do not search the whole sentence for each candidate, because the
-    # time would grow with the square of the number of candidates.
+    # `ends` contains the start of the sentence, or the ends of the last three refused candidates. The text
+    # from `ends[0]` to the next candidate contains the last two words before the candidate. Do not pass the
+    # whole sentence to `_is_boundary`, because the time would grow with the square of the number of
+    # candidates.
     ends = deque([start], maxlen=3)
     for candidate in CANDIDATE.finditer(line):
         if candidate.end() == len(line):
@@ -195,8 +196,8 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 def _is_boundary(before: str, candidate: re.Match, has_case: bool) -> bool:
     """Return True if a sentence ends at `candidate`. `candidate` is the match of a regular expression at a
-    possible sentence end. `before` is the end of the sentence before the match, with at least two words if
-    the sentence has two words.
+    possible sentence end. `before` is the text directly before the match. `before` contains at least the last
+    two words of the sentence, or the whole sentence if the sentence has only one word.
     """
     next_match: Any = _NEXT_WORD.match(candidate.string, candidate.end())
     start = next_match.start("word")

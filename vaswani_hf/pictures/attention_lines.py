@@ -168,9 +168,9 @@ def draw_two_heads(
             f"different words for {disagreement:.0%} of the words"
         )
     text = (
-        "The two heads of one encoder layer whose weights differ most: the total variation distance (0 to 1) "
-        "between the weights of a word is averaged over the words of each sentence, and then over the "
-        "first half of the texts. "
+        "The two heads of one encoder layer whose weights differ most. The difference is the total variation "
+        "distance (0 to 1) between the weights of a word. The difference is averaged over the words of each "
+        "text, and then over the first half of the texts. "
         f"Measured on the second half ({counted(numbers['num_sentences_measurement'], 'text')}): {'; '.join(texts)}. "
         "The example has the median distance."
     )

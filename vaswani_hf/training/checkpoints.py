@@ -95,8 +95,8 @@ def publish_checkpoint(staged: Path, folder: Path, metadata: dict[str, Any]) -> 
     write_manifest(staged, metadata)
     final = folder / staged.name
     if final.exists():
-        # A run replaces a checkpoint that is damaged. A run also replaces the checkpoint of a step if a
-        # signal interrupted the validation of the step.
+        # A resumed run replaces a damaged checkpoint. A resumed run also replaces its last checkpoint if a
+        # signal prevented the validation of this checkpoint.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)

@@ -52,25 +52,6 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanSettings:
-    """The assumptions of a plan. Set at most one of `hardware`, `tokens_per_second` and `measure`.
-
-    Attributes:
-        hardware: The name of a GPU in settings/gpus.py.
-        tokens_per_second: The measured speed of a run in target tokens per second.
-        measure: If True, the plan measures the speed on this machine.
-        price_per_hour: The price of the hardware for one hour, in any currency.
-        mean_length: The mean length of a sentence (tokens); None means `MEAN_LENGTH`.
-    """
-
-    hardware: str | None = None
-    tokens_per_second: float | None = None
-    measure: bool = False
-    price_per_hour: float | None = None
-    mean_length: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Flops:
     """The counted FLOPs of the matrix products of a step and of the run. If the number of steps of the run is
     unknown, the field `run` is None.
@@ -205,17 +186,30 @@ class _Speed:
     tokens_per_second: float | None = None
 
 
-def plan_run(recipe: Recipe, settings: PlanSettings) -> Plan:
+def plan_run(
+    recipe: Recipe,
+    *,
+    hardware: str | None = None,
+    tokens_per_second: float | None = None,
+    measure: bool = False,
+    price_per_hour: float | None = None,
+    mean_length: int | None = None,
+) -> Plan:
     """Plan a run of one process. If the number of steps is unknown, the values that depend on the number of
     steps are None.
+
+    The training speed comes from at most one of three arguments: `hardware` is the name of a GPU in
+    settings/gpus.py, `tokens_per_second` is the measured speed of a run in target tokens per second, and
+    `measure=True` measures the speed on this machine. `price_per_hour` is the price of the hardware for one
+    hour, in any currency. `mean_length` is the mean length of a sentence in tokens (default: `MEAN_LENGTH`).
     """
     training = recipe.training
     model_class = TASKS[recipe.task].model_class
     config = planned_config(recipe.model, recipe.tokenizer)
     _refuse_unplannable(recipe.model, config)
-    gpu = None if settings.hardware is None else gpu_name(settings.hardware)
+    gpu = None if hardware is None else gpu_name(hardware)
     longest = recipe.data.max_length
-    length = _mean_length(settings, longest)
+    length = _mean_length(mean_length, longest)
 
     on_accelerator = batch_cost(config, training, model_class, length)
     of_longest = batch_cost(config, training, model_class, longest)
@@ -227,11 +221,11 @@ def plan_run(recipe: Recipe, settings: PlanSettings) -> Plan:
         max_length=longest,
         counted_at_max_length=counted_flops(of_longest, training),
     )
-    if settings.measure:
-        tokens_per_second, machine = measure_speed(config, training, model_class, length)
-        speed = _speed_by_tokens(tokens_per_second, training, f", measured on {machine}")
-    elif settings.tokens_per_second is not None:
-        speed = _speed_by_tokens(settings.tokens_per_second, training)
+    if measure:
+        measured, machine = measure_speed(config, training, model_class, length)
+        speed = _speed_by_tokens(measured, training, f", measured on {machine}")
+    elif tokens_per_second is not None:
+        speed = _speed_by_tokens(tokens_per_second, training)
     else:
         speed = _speed_on(gpu, flops, training)
     steps = training.max_steps
@@ -252,18 +246,18 @@ def plan_run(recipe: Recipe, settings: PlanSettings) -> Plan:
         tokens_per_second=speed.tokens_per_second,
         speed=speed.text,
         hours=hours,
-        price=_price(hours, settings.price_per_hour, gpu),
+        price=_price(hours, price_per_hour, gpu),
         jobs=_jobs(flops.counted.run, training, on_accelerator.memory.peak),
     )
 
 
-def _mean_length(settings: PlanSettings, longest: int) -> int:
+def _mean_length(mean_length: int | None, longest: int) -> int:
     """Return the mean length of a sentence (tokens). `longest` is the length of the longest sentence."""
-    if settings.mean_length is not None and settings.mean_length > longest:
+    if mean_length is not None and mean_length > longest:
         raise InvalidValueError(
-            f"`--mean_length` must be at most `data.max_length`, {longest}, but is {settings.mean_length}."
+            f"`--mean_length` must be at most `data.max_length`, {longest}, but is {mean_length}."
         )
-    return min(settings.mean_length or MEAN_LENGTH, longest)
+    return min(mean_length or MEAN_LENGTH, longest)
 
 
 def _cost_on_processor(
