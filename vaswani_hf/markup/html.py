@@ -60,8 +60,8 @@ def _attribute_parts(tag: str) -> list[str | Passage]:
         name, value = match.groups()
         if value is None or name.lower() not in _TRANSLATED_ATTRIBUTES:
             continue
-        # Keep the quotation marks of the source, because the copied parts of the value, such as `{"a": 1}`, can
-        # contain the other quotation mark.
+        # Keep the quotation marks of the source, because the copied parts of the value can contain the other
+        # quotation mark.
         quote = '"'
         if value[0] in "\"'":
             quote = value[0]

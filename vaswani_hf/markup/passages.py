@@ -66,8 +66,9 @@ def _translate(sentences: Sequence[Sentence], translate: TranslateSentences) -> 
         return
     translations = translate([sentence.source() for sentence in sentences])
     for sentence, translation in zip(sentences, translations, strict=True):
-        # If a sentence cannot be translated, or if the translation is a copy, keep the source text with its tags.
-        # The copy of a sentence in another language has no alignment.
+        # If a sentence cannot be translated, keep its source text. Also keep the source text if the
+        # translation is a copy, because the copy can lack an alignment, and the tags already have the right
+        # positions.
         is_kept = translation.error or translation.text == sentence.source()
         sentence.translation = None if is_kept else translation
 
