@@ -348,8 +348,8 @@ def test_a_mistake_is_one_sentence_before_the_model_is_loaded(command, words):
 def test_an_unknown_device_is_named(vaswani, copier_checkpoint):
     words = ["translate", copier_checkpoint, "--text", "a", "--device"]
     message = "`device` is '{}', but PyTorch finds no such device on this machine; give cpu"
-    for device in ("tpu9", "cuda:99"):
-        code, _, sentence = vaswani(*words, device)
+    for device, *others in (["tpu9"], ["cuda:99"], ["gpu", "--quantization", "int8"]):
+        code, _, sentence = vaswani(*words, device, *others)
         assert code == 2 and sentence.startswith(message.format(device))
     code, _, sentence = vaswani(*words, "cuda", "--workers", "2")
     assert code == 2 and "`--workers` above 1 is for the CPU; leave out `--device`" in sentence

@@ -17,7 +17,11 @@ html | <style>p {}</style>one | <style>p {}</style>ONE
 html | <p>one <b>two</p><p>three</b> four</p> | <p>ONE <b>TWO</p><p>THREE</b> FOUR</p>
 html | <p>one <b><i>two</b></i></p> | <p>ONE <b><i>TWO</b></i></p>
 html | one <span class="a notranslate">two</span> three | ONE <span class="a notranslate">two</span> THREE
-html | <img alt="one two" title='three'> | <img alt="ONE TWO" title="THREE">
+html | <img alt="one two" title='three'> | <img alt="ONE TWO" title='THREE'>
+html | <td title='19"' aria-label='one "two" &#39;'>three</td> | <td title='19"' aria-label='ONE "TWO" &#39;'>THREE</td>
+html | <button aria-label='{"a":"b"}'>one</button> | <button aria-label='{"a":"b"}'>ONE</button>
+html | <img alt="it's one"> | <img alt="IT'S ONE">
+html | <img alt="one" translate="no"/> two <input title=one class="notranslate" /> | <img alt="one" translate="no"/> TWO <input title=one class="notranslate" />
 html | <input placeholder="one" value="two"> | <input placeholder="ONE" value="two">
 html | <a data-x="title='y'" title=one>two</a> | <a data-x="title='y'" title="ONE">TWO</a>
 html | <ul><li>one<li>two</ul> | <ul><li>ONE<li>TWO</ul>
@@ -153,6 +157,7 @@ markdown | ![one] ![two][] three⏎⏎[one]: x⏎[two]: y | ![one] ![two][] THRE
 markdown | one.[^1] two[^a]⏎⏎[^1]: three⏎    four⏎⏎    five⏎[^a]: six | ONE.[^1] TWO[^a]⏎⏎[^1]: THREE FOUR⏎⏎    FIVE⏎[^a]: SIX
 markdown | one[^1]⏎⏎[^1]: http://x | ONE[^1]⏎⏎[^1]: http://x
 markdown | one⏎[^1]: two⏎⏎> [^2]: three⏎> [^3]: four | ONE⏎[^1]: TWO⏎⏎> [^2]: THREE⏎> [^3]: FOUR
+markdown | [^note]: note⏎⏎> - [^a]: a⏎⏎one[^a] | [^note]: NOTE⏎⏎> - [^a]: A⏎⏎ONE[^a]
 markdown | [^one](x) two | [^ONE](x) TWO
 markdown | one <kbd>Ctrl</kbd> two <code>three *four*</code> | ONE <kbd>Ctrl</kbd> TWO <code>three *four*</code>
 markdown | one <span translate="no">two <span>three</span> four</span> five | ONE <span translate="no">two <span>three</span> four</span> FIVE

@@ -125,6 +125,7 @@ He runs <b>fast</b>. | Er rennt schnell. | 0-0 0-1 0-2 | <b>Er rennt schnell.</b
 One (%s). | Zwei eins. | 0-1 | Zwei eins %s.
 one %.2f%% two three | Eins zwei drei | 0-0 2-2 | Eins %.2f%% zwei drei
 one {a}{b} two %.2f%%. | Eins {a} {b} zwei %.2f %%. | 0-0 1-1 1-2 2-3 3-4 3-5 | Eins {a}{b} zwei %.2f%%.
+One <b>two three</b> %s four. | One two three %s four. | none | One <b>two three</b> %s four.
 one two | EINS %s {x} ZWEI | 0-0 1-3 | EINS ZWEI
 One <?= $x ?> two | Eins <?= $x <?= $x ?> zwei | 0-0 | Eins &lt;?= <?= $x ?> zwei
 1⏎00:00:01,000 --> 00:00:02,000⏎one <3⏎⏎ | EINS <b> | none | 1⏎00:00:01,000 --> 00:00:02,000⏎one <3⏎⏎

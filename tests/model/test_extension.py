@@ -23,7 +23,7 @@ from vaswani_hf import (
     register_attention,
     register_position_encoding,
 )
-from vaswani_hf.model.extension_vaswani import ATTENTIONS, POSITION_ENCODINGS
+from vaswani_hf.model.extension_vaswani import ATTENTIONS, POSITION_ENCODINGS, source_for_checkpoint
 
 IDS = torch.tensor([[5, 9, 4, 7, 2], [8, 3, 2, 1, 1]])
 CODE = '''"""Cosine attention with a learned temperature, and a ramp of positions."""
@@ -261,6 +261,12 @@ def test_a_checkpoint_has_the_users_file_and_loads_without_the_package(
     # A checkpoint without classes of users has no file of a user.
     tiny_model().save_pretrained(tmp_path / "plain")
     assert "registered_vaswani" not in (tmp_path / "plain" / "config.json").read_text()
+
+
+def test_the_copy_of_a_file_has_no_byte_order_mark(module):
+    expected = source_for_checkpoint(module.CosineAttention)
+    Path(module.__file__).write_text(CODE, encoding="utf-8-sig")
+    assert source_for_checkpoint(module.CosineAttention) == expected
 
 
 CANNOT_TRAVEL = """

@@ -136,6 +136,8 @@ def test_a_stream_is_read_as_it_is_translated(translator):
     texts = (text for text in TEXTS * 1000 if next(read) >= 0)
     assert list(islice(translator(texts, batch_size=2), 3)) == [[record] for record in RECORDS[:3]]
     assert next(read) == 4
+    assert next(translator(texts, batch_size=2, window=5)) == [RECORDS[0]]
+    assert next(read) == 10
 
 
 def test_datasets(translator):
@@ -428,6 +430,14 @@ def test_constraints(translator):
         assert all(word["confidence"] == 1.0 for word in forced)
 
 
+@pytest.mark.parametrize("constraints", [{}, {"target_prefix": [None] * 3, "must_contain": [None] * 3}])
+def test_an_invalid_text_is_skipped(translator, constraints):
+    first, *skipped = translator([TEXTS[0], None, "\ud800"], on_error="skip", **constraints)
+    assert first == RECORDS[0]
+    for record in skipped:
+        assert record["translation_text"] == "" and record["error"].startswith("A text to translate must")
+
+
 def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
     translator = pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu")
     inputs = tokenizer(TEXTS[1], return_tensors="pt")
@@ -460,6 +470,7 @@ WRONG_INPUTS = [
         {"stop_sequence": "\ud800"},
         "A stop sequence must hold text, but holds '\\ud800', a lone surrogate",
     ),
+    ("a", {"min_confidence": 0.5}, "`min_confidence` must be left out, because a pipeline loads no cal"),
     (None, {}, "A text to translate must be a str, but is of type NoneType."),
     ({"en": "a"}, {}, "A text to translate must be a str, but is of type dict."),
 ]

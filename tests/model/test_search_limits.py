@@ -72,7 +72,7 @@ def check_against_slow(model, batch, expected, num_best=1, prompt_length=1, **op
 
 PENALTIES = [-1.0, 0.0, 0.6, 2.0]
 CASES = [("power", stop, penalty) for stop in (True, False, "never") for penalty in PENALTIES]
-CASES += [("gnmt", stop, penalty) for stop in (False, "never") for penalty in PENALTIES]
+CASES += [("gnmt", stop, penalty) for stop in (False, None, "never") for penalty in PENALTIES]
 CASES += [("gnmt", True, 0.6), ("gnmt", True, 2.0)]
 
 

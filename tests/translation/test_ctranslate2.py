@@ -108,6 +108,9 @@ def test_a_seed_draws_the_same_with_any_number_of_threads_and_from_any_window(fo
     assert drawn(3, 0, options) == whole
     assert drawn(2, 10, options) == whole[10:]
     assert drawn(1, 0, replace(options, seed=6)) != whole
+    # `top_k` can be larger than the vocabulary.
+    all_tokens = [replace(options, generate={**settings, "top_k": top_k}) for top_k in (1000, 0)]
+    assert drawn(1, 0, all_tokens[0]) == drawn(1, 0, all_tokens[1])
     # CTranslate2 would replace the largest seed by a random seed.
     largest = replace(options, seed=2**32 - 1 - 1)
     assert drawn(1, 0, largest) == drawn(1, 0, largest)

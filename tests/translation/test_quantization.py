@@ -167,8 +167,8 @@ def test_a_quantized_model_is_neither_saved_nor_moved_nor_trained(in_int8, tmp_p
             "`quantization` int8 needs `dtype` float32 for all other operations, but `dtype` is auto; leave `dtype` out.",
         ),
         (
-            {"quantization": "int8", "device": "cuda:1"},
-            "`quantization` int8 is for the CPU, but `device` is cuda:1; use `dtype` bfloat16 on this device.",
+            {"quantization": "int8", "device": "meta"},
+            "`quantization` int8 is for the CPU, but `device` is meta; use `dtype` bfloat16 on this device.",
         ),
     ],
 )

@@ -443,6 +443,10 @@ def test_scores_are_sacrebleu_s_and_the_perplexity_is_per_token(translator):
     nats = -sum(scored.log_prob for scored in ensemble.score(sources, references))
     found = evaluate(ensemble, sources, references, max_new_tokens=5)
     assert found["loss"] == pytest.approx(nats / tokens, rel=1e-5) != results["loss"]
+    options = {"return_scores": True, "num_return_sequences": 2, "tokens_per_batch": None}
+    assert evaluate(translator, sources, references, max_new_tokens=5, **options)["bleu"] == results["bleu"]
+    with pytest.raises(ValueError, match="^`on_error` must not be skip, because"):
+        evaluate(translator, sources, references, on_error="skip")
     # The value is checked before the model is loaded.
     with pytest.raises(ValueError, match="^`tokenize` must be one of "):
         evaluate("no model", sources, references, tokenize="14a")

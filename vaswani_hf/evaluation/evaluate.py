@@ -13,10 +13,12 @@ from transformers.utils import logging
 
 from ..checkpoint.results import JsonObject
 from ..model.backend_vaswani import Hypothesis, language_token
+from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.segment_search_vaswani import batches_by_length
 from ..model.tokenizing_vaswani import TOKENIZING
+from ..model.translations_vaswani import Translation
 from ..translation.translator import Translator
 from .bleu import check_tokenizer, score_translations
 
@@ -139,7 +141,7 @@ def translate_and_measure(
     sources: list[str],
     references: list[str],
     *,
-    tokens_per_batch: int = 4096,
+    tokens_per_batch: int | None = None,
     **options: Any,
 ) -> tuple[list[str], Measurements]:
     """Return the translations of a test set, and `Measurements` such as the perplexity and the speed."""
@@ -150,10 +152,18 @@ def translate_and_measure(
         )
     if not sources:
         raise ValueError("There must be at least one sentence to evaluate, but there is none.")
+    if options.get("on_error") == "skip":
+        raise InvalidValueError(
+            "`on_error` must not be skip, because a skipped sentence has no score; leave `on_error` out."
+        )
+    if tokens_per_batch is None:
+        tokens_per_batch = TranslationOptions.tokens_per_batch
     names = ("src_lang", "tgt_lang")
     languages: dict[str, str] = {name: options[name] for name in names if name in options}
     start = time.perf_counter()
-    translations = translate_test_set(translator, sources, tokens_per_batch=tokens_per_batch, **options)
+    translated = translate_test_set(translator, sources, tokens_per_batch=tokens_per_batch, **options)
+    # With an option such as `return_scores`, a translation is a `Translation`.
+    translations = [one.text if isinstance(one, Translation) else one for one in translated]
     seconds = time.perf_counter() - start
     nats, tokens = _likelihood_of_references(translator, sources, references, tokens_per_batch, languages)
     measured = Measurements(
@@ -168,7 +178,7 @@ def translate_and_measure(
 
 def translate_test_set(
     translator: Translator, sources: list[str], what: str = "", **options: Any
-) -> list[str]:
+) -> list[Any]:
     """Translate a test set with a progress bar on a terminal. `what` is the name of the system in the
     progress bar.
     """

@@ -60,10 +60,14 @@ def _attribute_parts(tag: str) -> list[str | Passage]:
         name, value = match.groups()
         if value is None or name.lower() not in _TRANSLATED_ATTRIBUTES:
             continue
+        # Keep the quotation marks of the source, because the copied parts of the value can contain the other
+        # quotation mark.
+        quote = '"'
         if value[0] in "\"'":
+            quote = value[0]
             value = value[1:-1]
-        parts += [tag[end : match.start(2)], '"']
-        parts += [*_passage_parts(text_pieces(value), quotes="\"'"), '"']
+        parts += [tag[end : match.start(2)], quote]
+        parts += [*_passage_parts(text_pieces(value), quote), quote]
         end = match.end()
     return [*parts, tag[end:]]
 
@@ -96,17 +100,17 @@ def _inline_piece(token: "_Token") -> Piece:
     return Piece("protected", token.raw, text_of_code(token.name, token.raw))
 
 
-def _passage_parts(pieces: Sequence[Piece], quotes: str = "") -> list[str | Passage]:
+def _passage_parts(pieces: Sequence[Piece], quote: str = "") -> list[str | Passage]:
     """Return the white space before a passage, the passage, and the white space after the passage."""
     before, content, after = divide_outer_space(pieces)
-    return [before, Passage(content, _escape_function(content, quotes)), after]
+    return [before, Passage(content, _escape_function(content, quote)), after]
 
 
-def _escape_function(pieces: Sequence[Piece], quotes: str) -> Callable[[str], str]:
+def _escape_function(pieces: Sequence[Piece], quote: str) -> Callable[[str], str]:
     """Return a function that escapes a translation, and writes the same character references as the source
     text, such as `&nbsp;`.
     """
-    references = {character: escape(character) for character in f"&<>{quotes}"} | references_of(pieces)
+    references = {character: escape(character) for character in f"&<>{quote}"} | references_of(pieces)
     table = str.maketrans(references)
     return lambda text: text.translate(table)
 
@@ -220,6 +224,12 @@ class _Tokenizer(HTMLParser):
         return self.parse_bogus_comment(i)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add_tag("open", tag, attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add_tag("single", tag, attrs)
+
+    def _add_tag(self, kind: _Kind, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
         translate = values.get("translate", "inherit").lower()
         keeps_content = None
@@ -229,10 +239,7 @@ class _Tokenizer(HTMLParser):
             keeps_content = False
         elif tag in _OPAQUE or "notranslate" in values.get("class", "").split():
             keeps_content = True
-        self._add("open", tag, keeps_content)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("single", tag)
+        self._add(kind, tag, keeps_content)
 
     def handle_endtag(self, tag: str) -> None:
         self._add("close", tag)

@@ -150,6 +150,8 @@ def _blocks_of(tokens: Sequence[Any], lines: Sequence[str]) -> list[_Block]:
     finder = _PlaceFinder(lines)
     is_cell = False
     for token in tokens:
+        if token.type == "footnote_open":
+            finder.skip_to(*token.meta["label_end"])
         is_cell = token.type in {"th_open", "td_open"} or (is_cell and token.type == "inline")
         if token.type != "inline" or not token.content.strip():
             continue
@@ -173,6 +175,12 @@ class _PlaceFinder:
         # The line and the column at which the previous block ends. If two table cells have equal text, a
         # search from the start of the line would find the first cell twice.
         self._cursor = (0, 0)
+
+    def skip_to(self, line: int, column: int) -> None:
+        """Begin the next search at this position, so that the search does not find the text in the label of a
+        footnote.
+        """
+        self._cursor = (line, column)
 
     def find(self, token: Any, is_cell: bool) -> list[_LinePart] | None:
         """Return the position of the block in each of its lines. `_Block.place` describes the format. Return
@@ -295,7 +303,8 @@ def _footnote_definition(state: Any, first: int, end: int, silent: bool) -> bool
         return False
     if silent:
         return True
-    state.push("footnote_open", "", 1)
+    opening = state.push("footnote_open", "", 1)
+    opening.meta["label_end"] = (first, match.end() - (state.src.rfind("\n", 0, start) + 1))
     saved = state.bMarks[first], state.tShift[first], state.sCount[first], state.parentType
     state.blkIndent += 4
     state.bMarks[first] = match.end()

@@ -66,8 +66,11 @@ def _translate(sentences: Sequence[Sentence], translate: TranslateSentences) -> 
         return
     translations = translate([sentence.source() for sentence in sentences])
     for sentence, translation in zip(sentences, translations, strict=True):
-        # If a sentence cannot be translated, keep its source text.
-        sentence.translation = None if translation.error else translation
+        # If a sentence cannot be translated, keep its source text. Also keep the source text if the
+        # translation is a copy, because the copy can lack an alignment, and the tags already have the right
+        # positions.
+        is_kept = translation.error or translation.text == sentence.source()
+        sentence.translation = None if is_kept else translation
 
 
 def _assemble(passage: Passage, sentences: Sequence[Sentence]) -> str:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, get_origin
 
 from huggingface_hub.dataclasses import type_validator
 from transformers import PreTrainedConfig
-from transformers.dynamic_module_utils import get_imports, get_relative_import_files, get_relative_imports
+from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 
 from .checks_vaswani import is_int
 from .errors_vaswani import InvalidValueError
@@ -245,16 +245,21 @@ def source_for_checkpoint(kind: type) -> str:
     """
     path = Path(_file_of(kind))
     others = [f".{name}" for name in get_relative_imports(path) if name not in _travelling_modules()]
-    others += [name for name in get_imports(path) if (path.parent / f"{name}.py").is_file()]
+    # A file can begin with a byte order mark.
+    source = path.read_text(encoding="utf-8-sig")
+    imports = [*_imports_of(ast.parse(source))]
+    for _, names in imports:
+        others += [name for name in names if (path.parent / f"{name}.py").is_file()]
     if others:
         raise ValueError(
             f"'{path}' cannot be saved with a checkpoint, because it imports {min(others)}; put all code "
             f"that {kind.__name__} needs into one file."
         )
-    source = path.read_text(encoding="utf-8")
     lines = source.split("\n")
     # Replace the last statement first, because a replacement changes the numbers of the later lines.
-    for node in reversed([*_imports_of_package(ast.parse(source))]):
+    for node, names in reversed(imports):
+        if PACKAGE not in names:
+            continue
         place = slice(node.lineno - 1, node.end_lineno)
         statement = ast.get_source_segment(source, node) or ""
         other_code = "\n".join(lines[place]).replace(statement, "", 1).strip()
@@ -268,9 +273,9 @@ def source_for_checkpoint(kind: type) -> str:
     return "\n".join(lines)
 
 
-def _imports_of_package(node: ast.AST) -> Iterator[Any]:
-    """Yield the statements that import from `vaswani_hf`, in the order of the file. Skip `try` statements,
-    because in a `try` statement the user's code handles a failed import.
+def _imports_of(node: ast.AST) -> Iterator[tuple[Any, set[str]]]:
+    """Yield each absolute import statement in the order of the file, with the names of the imported packages.
+    Skip `try` statements, because in a `try` statement the user's code handles a failed import.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
@@ -280,9 +285,9 @@ def _imports_of_package(node: ast.AST) -> Iterator[Any]:
             names = [alias.name for alias in child.names]
         elif isinstance(child, ast.ImportFrom) and child.level == 0:
             names = [child.module or ""]
-        if any(name.partition(".")[0] == PACKAGE for name in names):
-            yield child
-        yield from _imports_of_package(child)
+        if names:
+            yield child, {name.partition(".")[0] for name in names}
+        yield from _imports_of(child)
 
 
 def _with_relative_imports(node: ast.ImportFrom, path: Path) -> ast.Try:

@@ -198,7 +198,7 @@ class VaswaniGeneration(GenerationMixin):
         vars(config).update(added)
         if "output_attentions" not in kwargs:
             config.output_attentions = config.output_attentions or self.config.output_attentions
-        for name in ("num_beams", "num_return_sequences", "length_penalty"):
+        for name in ("num_beams", "num_return_sequences", "length_penalty", "early_stopping"):
             # Replace None by the default, because the search and transformers calculate with these settings.
             if getattr(config, name) is None:
                 setattr(config, name, DECODING_SETTINGS[name])

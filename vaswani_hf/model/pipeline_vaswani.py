@@ -20,6 +20,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, fields
+from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
@@ -32,7 +33,7 @@ from .configuration_vaswani import TARGET_FOLDER, decoder_start_token_id, eos_to
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import TranslationOptions
 from .precedence_vaswani import completed_settings, config_of_call, setting_of
-from .requests_vaswani import Request, check_text
+from .requests_vaswani import InvalidInput, Request, check_text, try_parse
 from .tokenizing_vaswani import TOKENIZING, check_tokenizers
 from .translations_vaswani import Translation
 from .translator_vaswani import BaseTranslator
@@ -132,7 +133,8 @@ class TranslationPipeline(Pipeline):
                 `translation_text` (str) or `translation_token_ids` ([T] int64). With `return_scores` the dict
                 also contains `score`, `confidence` and `words`. With `return_alignments` the dict also
                 contains `alignment` (see `Translation`). If the translation lacks phrases of `must_contain`,
-                the dict also contains `unmet_phrases`.
+                the dict also contains `unmet_phrases`. With `on_error="skip"`, the dict of an
+                invalid text also contains `error`.
 
         Raises:
             TypeError: If a text is not a str, or a call passes several texts as separate arguments.
@@ -166,7 +168,8 @@ class TranslationPipeline(Pipeline):
             )
             number = setting_of("num_return_sequences", settings, config)
             return [of_text[0] for of_text in records] if number == 1 else records
-        return self._run(inputs, {**forward, "window": forward["batch_size"] or 1}, postprocess)
+        window = forward.get("window") or forward["batch_size"] or 1
+        return self._run(inputs, {**forward, "window": window}, postprocess)
 
     def _run(
         self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
@@ -174,7 +177,7 @@ class TranslationPipeline(Pipeline):
         """Translate 1000 texts at a time by default. Yield a list of result dicts for each text."""
         texts = iter(texts)
         done = 0
-        while read := list(islice(texts, forward.get("window", TranslationOptions.window))):
+        while read := list(islice(texts, forward.get("window") or TranslationOptions.window)):
             requests = [self.preprocess(text)["requests"][0] for text in read]
             outputs = self.forward({"requests": requests, "first_line": done + 1}, **forward)
             done += len(read)
@@ -196,6 +199,11 @@ class TranslationPipeline(Pipeline):
                 "`return_tensors` must be left out with `split_sentences`, because the translated "
                 "sentences are joined as texts."
             )
+        if kwargs.get("min_confidence") is not None:
+            raise InvalidValueError(
+                "`min_confidence` must be left out, because a pipeline loads no calibration; use "
+                "`vaswani_hf.Translator` instead."
+            )
         kwargs.pop("num_workers", None)
         postprocess = {name: kwargs[name] for name in _POSTPROCESS if kwargs.get(name) is not None}
         forward = {
@@ -204,7 +212,8 @@ class TranslationPipeline(Pipeline):
         return {}, forward, postprocess
 
     def preprocess(self, input_: Any) -> dict[str, Any]:  # type: ignore[override]
-        return {"requests": [input_ if isinstance(input_, Request) else Request(input_)]}
+        is_parsed = isinstance(input_, (Request, InvalidInput))
+        return {"requests": [input_ if is_parsed else try_parse(Request, input_)]}
 
     def _forward(self, model_inputs, **settings):
         """Convert the arguments of the call to `TranslationOptions`, and call the translator."""
@@ -274,6 +283,8 @@ class TranslationPipeline(Pipeline):
                 record["alignment"] = translation.alignment
             if translation.unmet_phrases:
                 record["unmet_phrases"] = translation.unmet_phrases
+            if translation.error:
+                record["error"] = translation.error
             records.append(record)
         return records
 
@@ -301,9 +312,9 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
     prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
     phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
     if is_one_text:
-        return Request(inputs, next(iter(prefixes)), next(iter(phrases)))
+        return try_parse(Request, inputs, next(iter(prefixes)), next(iter(phrases)))
     # Use `map` instead of a list comprehension, because the iterable of texts can be endless.
-    requests = map(Request, inputs, prefixes, phrases)
+    requests = map(partial(try_parse, Request), inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
 
 
@@ -315,7 +326,7 @@ def _one_constraint_per_text(
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
-    if not is_list_of_them or not any(isinstance(entry, kind) for entry in entries):
+    if not entries or not is_list_of_them:
         return repeat(value or nothing)
     if len(entries) != num_texts:
         texts = "one text or a stream" if num_texts is None else f"{num_texts} texts"

@@ -448,7 +448,8 @@ class CTranslate2Backend:
             options["patience"] = patience
             options["num_hypotheses"] = patience * config.num_beams
         if config.do_sample:
-            options["sampling_topk"] = config.top_k
+            # CTranslate2 requires that `sampling_topk` is at most the number of tokens.
+            options["sampling_topk"] = min(config.top_k, len(self._target_tokens))
             options["sampling_topp"] = config.top_p
             options["sampling_temperature"] = config.temperature
             if config.num_beams == 1:

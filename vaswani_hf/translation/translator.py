@@ -82,9 +82,9 @@ class Translator(BaseTranslator):
         if isinstance(ensemble, str):
             raise InvalidValueError(f"`ensemble` must be a list of checkpoints, but is the str {ensemble!r}.")
         dtype = checked_dtype(dtype)
-        check_quantization(quantization, dtype, device)
         is_on_gpu = torch.cuda.is_available() and quantization is None
         place = checked_device(device or ("cuda" if is_on_gpu else "cpu"))
+        check_quantization(quantization, dtype, device)
         names = [name_or_path, *ensemble]
         folders = []
         for number, name in enumerate(names):
