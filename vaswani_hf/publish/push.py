@@ -329,7 +329,7 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
-    weights = {}
+    weights: dict[str, torch.Tensor] = {}
     for name in weight_files(folder):
         if name != INDEX_FILE and (folder / name).is_file():
             weights |= load_file(folder / name)
