@@ -67,16 +67,17 @@ def test_the_times_of_the_processor_are_those_of_the_kernel(tmp_path, monkeypatc
     monkeypatch.setattr(threads, "_STATISTICS", tmp_path / "stat")
     ticks = os.sysconf("SC_CLK_TCK")
     assert processor_times()[:2] == (621 / ticks, 450 / ticks)
+    for unreadable in (tmp_path, tmp_path / "missing"):
+        monkeypatch.setattr(threads, "_STATISTICS", unreadable)
+        assert processor_times() == (0, 0, 0)
 
 
 @pytest.fixture
-def imported(monkeypatch, tmp_path):
+def imported(monkeypatch):
     """Return a function that imports torch with free cores, and returns the numbers of threads."""
 
-    def imported(free, **options):
-        times = iter([ProcessorTimes(0, 0, 0), ProcessorTimes(8, free, 0)])
-        (tmp_path / "stat").touch()
-        monkeypatch.setattr(threads, "_STATISTICS", tmp_path / "stat")
+    def imported(free, total=8, **options):
+        times = iter([ProcessorTimes(0, 0, 0), ProcessorTimes(total, free, 0)])
         monkeypatch.setattr(threads, "processor_times", lambda: next(times))
         monkeypatch.setattr(os, "cpu_count", lambda: 8)
         chosen = []
@@ -97,6 +98,11 @@ def test_a_command_uses_as_many_threads_as_cores_are_free(imported, monkeypatch,
     assert imported(free) == chosen
     said = capsys.readouterr().err
     assert said.startswith(f"using {chosen[0]} of 8 threads, ") if chosen else said == ""
+
+
+def test_unknown_times_leave_the_number_of_threads(imported, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert imported(0, total=0) == []
 
 
 def test_a_quiet_command_does_not_report_its_threads(imported, monkeypatch, capsys):

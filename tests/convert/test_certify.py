@@ -172,6 +172,9 @@ def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
     assert main([*words, "--formats", "marian", "--output", str(output)]) == 2
     printed = capsys.readouterr()
     assert "exists and is not an empty folder" in printed.err and "1 of 1" not in printed.err
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert main(words) == 2
+    assert "is not a local folder with write permission" in capsys.readouterr().err
 
 
 def test_a_beam_search_with_other_rules_is_also_measured_with_one_beam(checkpoint, monkeypatch):

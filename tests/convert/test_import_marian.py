@@ -19,6 +19,7 @@ from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint, load_
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.convert.export import EXPORT_FORMATS, export
 from vaswani_hf.convert.onnx_engine import OnnxEngine
+from vaswani_hf.publish.certificate import Certificate, CertificateRow, hashes_of_weights
 from vaswani_hf.publish.push import stage_repository
 
 pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
@@ -218,7 +219,19 @@ def test_the_card_names_the_origin(opus):
 
 
 def test_a_push_writes_the_card_again_unless_somebody_has_edited_it(opus, tmp_path):
-    shutil.copytree(opus / "ours", tmp_path / "ours")
+    ours = shutil.copytree(opus / "ours", tmp_path / "ours")
+    # The certificate changes the generated card, but not the card in the folder.
+    rows = [CertificateRow(engine="vaswani_hf", weights="float32", status="measured")]
+    certificate = Certificate(
+        rows=rows,
+        test_set="test.txt",
+        sentences=1,
+        hardware="a CPU",
+        versions={},
+        date="2026-01-01",
+        weights=hashes_of_weights(ours),
+    )
+    (ours / "certificate.json").write_text(certificate.as_text())
     stage_repository(tmp_path / "ours", tmp_path / "staged", "user/opus")
     assert 'pipeline("translation", model="user/opus")' in (tmp_path / "staged" / "README.md").read_text()
     card = tmp_path / "ours" / "README.md"

@@ -2,6 +2,7 @@
 translations.
 """
 
+import shutil
 import socket
 
 import pytest
@@ -15,6 +16,7 @@ from vaswani_hf.demo.interface import (  # noqa: E402
     LONGEST_TEXT,
     _Actions,
     alignment_as_html,
+    make_page,
     translations_as_html,
     words_as_html,
 )
@@ -101,8 +103,28 @@ def test_texts_are_not_read_as_html():
     assert alignment_as_html("x", "y", "") == "" and words_as_html([]) == ""
 
 
+def has_swap_button(directions):
+    blocks = make_page(directions, "title").blocks.values()
+    return any(block.visible for block in blocks if getattr(block, "value", "") == "⇄ Swap the languages")
+
+
 def test_models_of_one_direction_have_their_names_in_the_labels(both_directions):
     first, second = both_directions
+    assert has_swap_button(load_directions([str(first), str(second)], "cpu"))
     (second / "results.json").write_text((first / "results.json").read_text())
-    labels = [direction.label for direction in load_directions([str(first), str(second)], "cpu")]
-    assert labels == ["en → de (copier_en_de)", "en → de (copier_de_en)"]
+    directions = load_directions([str(first), str(second)], "cpu")
+    assert [direction.label for direction in directions] == [
+        "en → de (copier_en_de)",
+        "en → de (copier_de_en)",
+    ]
+    assert not has_swap_button(directions)
+
+
+def test_models_of_one_name_have_their_full_names_in_the_labels(copier_checkpoint, tmp_path, monkeypatch):
+    names = [
+        str(shutil.copytree(copier_checkpoint, tmp_path / run / "averaged")) for run in ("first", "second")
+    ]
+    directions = load_directions(names, "cpu")
+    assert [direction.label for direction in directions] == names
+    monkeypatch.chdir(names[0])
+    assert load_directions(["."], "cpu")[0].label == "averaged"

@@ -9,7 +9,7 @@ from vaswani_hf.model.loss_vaswani import target_probabilities
 from vaswani_hf.pictures.attention import Tokens, pair_attention, word_weights
 from vaswani_hf.pictures.attention_lines import _verdict
 from vaswani_hf.pictures.equations import draw_positions, draw_schedule, draw_targets, loss_of_probability
-from vaswani_hf.pictures.figures import RunLog, _verb_relation, draw_figures
+from vaswani_hf.pictures.figures import RunLog, _short_texts, _verb_relation, draw_figures
 from vaswani_hf.pictures.training_curve import draw_training_curve
 
 TEXTS = [
@@ -98,6 +98,15 @@ def no_files(monkeypatch):
 def test_empty_texts(copier, tmp_path):
     with pytest.raises(ValueError, match="`texts` must hold text, but has only empty lines"):
         draw_figures(copier, ["", " "], tmp_path / "out")
+
+
+def test_long_texts_are_left_out(copier, monkeypatch):
+    monkeypatch.setattr(type(copier.segmenter), "max_length", 4)
+    lines = []
+    assert _short_texts(copier, ["nein", "ja?", " ".join(TEXTS)], lines.append) == ["nein", "ja?"]
+    assert lines == ["texts with more than 4 tokens are left out: 1 of 3"]
+    with pytest.raises(ValueError, match="`texts` must hold a text of at most 4 tokens"):
+        _short_texts(copier, [" ".join(TEXTS)], lines.append)
 
 
 def test_positions():

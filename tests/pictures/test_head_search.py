@@ -81,9 +81,11 @@ def sentences():
     return [read_tokens(text, tokenizer) for text in texts], tiny_model(vocab_size=len(tokenizer))
 
 
-def test_weights_of_a_batch(sentences):
+@pytest.mark.parametrize("pad_token_id", [1, None])
+def test_weights_of_a_batch(sentences, monkeypatch, pad_token_id):
     """The weights of a sentence in a padded batch are those of the sentence alone."""
     tokens, model = sentences
+    monkeypatch.setattr(model.config, "pad_token_id", pad_token_id)
     batch = dict(encoder_weights(model, tokens))
     assert sorted(batch) == [0, 1, 2]
     for index, sentence in enumerate(tokens):

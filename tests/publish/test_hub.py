@@ -131,15 +131,17 @@ def test_files_of_an_earlier_push_are_deleted_and_files_of_others_are_not(
     assert len(repository.titles()) == 5
 
 
-def test_a_pipeline_is_pushed_with_the_records_of_its_model(hub, repo_id, tiny_checkpoint):
+@pytest.mark.parametrize("options", [{}, {"max_shard_size": "10KB"}], ids=["one file", "shards"])
+def test_a_pipeline_is_pushed_with_the_records_of_its_model(hub, repo_id, tiny_checkpoint, options):
     folder = tiny_checkpoint()
     records = {"certificate.json": b"{}", "training_curve.png": b"4"}
     records |= {"README.md": b"---\nlicense: mit\n---\n"}
     for name, content in records.items():
         (folder / name).write_bytes(content)
-    pipeline("translation", model=str(folder), device="cpu").push_to_hub(repo_id)
+    pipeline("translation", model=str(folder), device="cpu").push_to_hub(repo_id, **options)
     files = hub.repository(repo_id).files()
     assert {name: files[name] for name in records} == records
+    assert ("model.safetensors" in files) is not bool(options)
 
 
 def test_an_unchanged_checkpoint_makes_no_commit_and_stays_private(hub, repo_id, tiny_checkpoint, vaswani):

@@ -438,6 +438,12 @@ def test_a_card_that_is_not_utf8(tmp_path):
         f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to get a new card."
     ):
         check_card(path)
+    path.write_text("---\nlicense: mit\n---\n", encoding="utf-8-sig")
+    with refused(
+        f"The card '{path}' must begin with its metadata, but begins with a byte order mark; save it as UTF-8 without "
+        "byte order mark."
+    ):
+        check_card(path)
     path.write_text("Übersetzer", encoding="utf-8")
     check_card(path)
 

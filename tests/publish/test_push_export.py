@@ -40,6 +40,10 @@ def test_an_export_is_pushed_as_a_repository_of_its_own(hub, exported, vaswani):
     assert data["library_name"] == "transformers" and data["tags"] == ["translation", "vaswani", "marian"]
     again = vaswani("push", output, name, "--base_model", base_model)
     assert again[1].startswith("nothing has changed since ")
+    # A push deletes the records of an earlier export, and keeps the files of a user.
+    repository.commit({"calibration.json": b"{}", "notes.txt": b"mine"})
+    assert vaswani("push", output, name, "--base_model", base_model)[0] == 0
+    assert repository.files() == files | {"notes.txt": b"mine"}
 
 
 def test_the_card_in_an_exported_folder_is_kept(hub, exported, vaswani):

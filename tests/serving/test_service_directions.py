@@ -31,6 +31,8 @@ def test_a_model_of_both_directions_serves_both():
 def test_the_tags_of_a_multilingual_model_are_its_target_languages():
     directions = Directions([("en", "gmw", model(">>deu<<", ">>nld<<"))])
     assert pairs(directions) == [("en", "gmw", None), ("en", "deu", "deu"), ("en", "nld", "nld")]
+    named = Directions([("en", "nld", model(">>deu<<", ">>nld<<"))])
+    assert pairs(named) == [("en", "nld", "nld"), ("en", "deu", "deu")]
 
 
 def test_a_model_of_one_direction_has_priority_over_a_tag():

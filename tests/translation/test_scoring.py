@@ -59,6 +59,7 @@ def test_tokens_are_text_and_bytes_of_divided_characters_are_escaped():
     text = "zwölf 日 Hund\\n «Ö»"
     ids = tokenizer(text)["input_ids"]
     assert "ĠzwÃ¶lf" in tokenizer.convert_ids_to_tokens(ids)
+    assert token_texts([len(tokenizer)], tokenizer) == [""]
     tokens = token_texts(ids, tokenizer)
     assert tokens == [" zwölf", " ", r"\xe6", r"\x97", r"\xa5", *tokens[5:-2], "«Ö»", "</s>"]
     assert "".join(tokens[5:-2]) == " Hund\\n "

@@ -128,8 +128,8 @@ class OriginRecord(Record):
     name: str
     format: str
     is_on_hub: bool = False
-    # The name of the model in the model card.
-    imported_as: str | None = None
+    # The SHA-256 hash of the README.md that `vaswani import` has written.
+    card_sha256: str | None = None
     peer: str | None = None
     difference: float | None
     notes: list[str] = []

@@ -1,5 +1,6 @@
 """Defines `vaswani certify`, the command that compares the outputs of a checkpoint and of its exports."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -8,7 +9,7 @@ from pydantic import Field, model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from .options import ModelOptions, check_file, on_command_line
-from .output import standard_output
+from .output import LineOutput, standard_output
 from .recorded_split import NamedTestSet, recorded_test_set
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ class CertifyOptions(ModelOptions):
         for option, path in (("--source", self.source), ("--reference", self.reference)):
             if path is not None:
                 check_file(option, path)
-        if self.output is None and not Path(self.model).is_dir():
+        if self.output is None and not (Path(self.model).is_dir() and os.access(self.model, os.W_OK)):
             raise InvalidValueError(
-                f"`--output` must be given, because '{self.model}' is not a local folder, and the command "
-                "needs a folder for certificate.json."
+                f"`--output` must be given, because '{self.model}' is not a local folder with write permission, "
+                "and the command needs a folder for certificate.json."
             )
         return self
 
@@ -62,26 +63,25 @@ def run(options: CertifyOptions) -> None:
     folder = checkpoint_folder(options.model_name)
     recipe = recorded_recipe(folder)
     if options.output is None:
-        certificate = _measure(options, recipe)
+        certificate = _measure(options, recipe, output)
         write_whole(folder / CERTIFICATE_FILE, certificate.as_text())
     else:
         # Check the folder before the measurement, because the measurement takes minutes.
         with new_folder(Path(options.output)) as new:
-            certificate = _measure(options, recipe)
+            certificate = _measure(options, recipe, output)
             new.mkdir()
             write_whole(new / CERTIFICATE_FILE, certificate.as_text())
-    output.write(f"{certificate.as_table()}\n".encode(errors="replace"))
     found = faults(certificate)
     if found:
         raise CertificateError("; ".join(found))
 
 
-def _measure(options: CertifyOptions, recipe: "Recipe | None") -> "Certificate":
-    """Measure the exports of the checkpoint on the test set."""
+def _measure(options: CertifyOptions, recipe: "Recipe | None", output: LineOutput) -> "Certificate":
+    """Measure the exports of the checkpoint on the test set, and print the table."""
     from ..convert.certify import certify
 
     test_set = _test_set(options, recipe)
-    return certify(
+    certificate = certify(
         options.model_name,
         test_set.sources[: options.num_sentences],
         test_set.references[: options.num_sentences],
@@ -91,6 +91,9 @@ def _measure(options: CertifyOptions, recipe: "Recipe | None") -> "Certificate":
         test_set=f"`{test_set.name}`",
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
+    # Print the table before certificate.json is written, because the disk can be full.
+    output.write(f"{certificate.as_table()}\n".encode(errors="replace"))
+    return certificate
 
 
 def _test_set(options: CertifyOptions, recipe: "Recipe | None") -> NamedTestSet:

@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from .options import BeamSearchOptions, DeviceOptions, ModelOptions, OnlyOnce, on_command_line
-from .output import check_output
+from .output import check_output, standard_output
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +40,14 @@ def run(options: LookOptions) -> None:
     from ..browser.page import page_of
     from ..checkpoint.files import write_whole
 
+    output = standard_output()
     translator = load_translator(options.model_name, options.device)
     explanation = explain(
         translator, options.text, options.target, name=options.model_name, **options.translation_settings()
     )
     write_whole(Path(options.output), page_of(explanation))
     _warn_of_several_sentences(options.text)
-    print(explanation.target_text)
+    output.write(f"{explanation.target_text}\n".encode(errors="replace"))
 
 
 def _warn_of_several_sentences(text: str) -> None:

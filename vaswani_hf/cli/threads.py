@@ -35,9 +35,14 @@ class ProcessorTimes(NamedTuple):
 
 
 def processor_times() -> ProcessorTimes:
-    """Read the processor times from the file /proc/stat of Linux."""
-    line = _STATISTICS.read_text(encoding="ascii").split("\n", 1)[0]
-    user, nice, system, idle, waiting, interrupts, soft_interrupts, stolen = map(int, line.split()[1:9])
+    """Read the processor times from the file /proc/stat of Linux. If the file is missing or cannot be read,
+    return zeros.
+    """
+    try:
+        line = _STATISTICS.read_text(encoding="ascii").split("\n", 1)[0]
+        user, nice, system, idle, waiting, interrupts, soft_interrupts, stolen = map(int, line.split()[1:9])
+    except (OSError, ValueError):
+        return ProcessorTimes(0, 0, 0)
     ticks = user + nice + system + idle + waiting + interrupts + soft_interrupts + stolen
     per_second = os.sysconf("SC_CLK_TCK")
     own = os.times()
@@ -55,17 +60,21 @@ def leaving_busy_cores(is_quiet: bool = False) -> Iterator[None]:
     """Limit PyTorch's threads to the number of free cores. A thread on a busy core delays all threads.
 
     The free cores are counted during the `with` block, in which the caller imports torch. Nothing changes if
-    the user has set OMP_NUM_THREADS, if torch is already imported, or if the system is not Linux.
+    the user has set OMP_NUM_THREADS, if torch is already imported, or if the processor times are unknown.
     """
-    if "OMP_NUM_THREADS" in os.environ or "torch" in sys.modules or not _STATISTICS.exists():
+    if "OMP_NUM_THREADS" in os.environ or "torch" in sys.modules:
         yield
         return
     before = processor_times()
     yield
+    after = processor_times()
+    # Some sandboxes hide /proc/stat, or report only zeros.
+    if after.total <= before.total:
+        return
     import torch
 
     most = torch.get_num_threads()
-    num_threads = max(1, min(most, round(free_cores(before, processor_times(), os.cpu_count() or 1))))
+    num_threads = max(1, min(most, round(free_cores(before, after, os.cpu_count() or 1))))
     if num_threads < most:
         torch.set_num_threads(num_threads)
         if not is_quiet:

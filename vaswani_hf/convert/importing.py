@@ -21,6 +21,7 @@ from ..checkpoint.files import (
     read_json_object,
 )
 from ..checkpoint.loading import checkpoint_folder, load_model, load_with_report, refuse_load_faults
+from ..checkpoint.manifest import describe
 from ..checkpoint.results import DataRecord, OriginRecord, Results, write_results
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
@@ -350,12 +351,13 @@ def _write_card(
         # Write no local path into results.json, because users can publish results.json.
         name=str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         is_on_hub=is_on_hub,
-        # When `vaswani push` generates the model card again, the card uses the name `imported_as`. A card in
-        # the folder that differs from the generated card was edited by the user, so `vaswani push` keeps it.
-        imported_as=name,
         peer=entry.peer,
         difference=difference,
         notes=imported.notes,
     )
-    write_results(folder, Results(origin=origin, data=DataRecord(**imported.facts)))
+    results = Results(origin=origin, data=DataRecord(**imported.facts))
+    # Write results.json twice, because the model card contains facts of results.json.
+    write_results(folder, results)
     model_card(folder, name).save(folder / CARD_FILE)
+    origin.card_sha256 = describe(folder / CARD_FILE)["sha256"]
+    write_results(folder, results)

@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from ..checkpoint.files import CARD_FILE
+from ..checkpoint.files import CALIBRATION_FILE, CARD_FILE, RECIPE_FILE
 from ..checkpoint.hub import explained, with_retries
 from ..publish.destination import Destination, check_destination
 from ..publish.push import commit_and_check, only_hub_errors
@@ -59,7 +59,8 @@ def push_export(
         card = _card_of_export(folder, entry, to.repo_id, base_model, token)
         (staged / CARD_FILE).write_text(str(card), encoding="utf-8")
         refuse_tokens(staged)
-        return commit_and_check(to, staged, commit_message, replaced=())
+        # Delete the records of an earlier export, because they describe another model.
+        return commit_and_check(to, staged, commit_message, replaced=(RECIPE_FILE, CALIBRATION_FILE))
 
 
 def _card_of_export(

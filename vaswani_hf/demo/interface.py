@@ -126,19 +126,23 @@ class _Actions:
 
 
 def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
-    """Return the page. With two directions, the page has a button that swaps the languages."""
+    """Return the page. With two opposite directions, the page has a button that swaps the
+    languages.
+    """
     actions = _Actions(directions)
     labels = list(actions.directions)
+    can_swap = len(labels) == 2 and labels[0].split(" → ") == labels[1].split(" → ")[::-1]
     with gr.Blocks(title=title, analytics_enabled=False) as page:
         gr.Markdown(f"# {title}")
         with gr.Row(visible=len(labels) > 1):
             direction = gr.Radio(labels, value=labels[0], label="Direction", scale=3)
-            swap_button = gr.Button("⇄ Swap the languages", visible=len(labels) == 2, scale=1)
+            swap_button = gr.Button("⇄ Swap the languages", visible=can_swap, scale=1)
         with gr.Row():
             with gr.Column():
                 text = gr.Textbox(label="Text", lines=3, elem_id="text", autofocus=True)
                 with gr.Row():
-                    num_beams = gr.Slider(1, 12, value=directions[0].num_beams, step=1, label="Beams")
+                    most = max(12, *(one.num_beams for one in directions))
+                    num_beams = gr.Slider(1, most, value=directions[0].num_beams, step=1, label="Beams")
                     number = gr.Slider(1, 5, value=1, step=1, label="Translations")
                 button = gr.Button("Translate", variant="primary")
             with gr.Column():

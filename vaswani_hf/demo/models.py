@@ -1,5 +1,6 @@
 """Loads the models of `vaswani demo`."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,27 +30,31 @@ def load_directions(names: Sequence[str], device: str | None) -> "list[Direction
     # model must be reported early.
     from .interface import Direction
 
+    short_names = [Path(os.path.abspath(name)).name for name in names]
+    if len(set(short_names)) < len(names):
+        # Several models have the same short name, such as runs/a/averaged and runs/b/averaged.
+        short_names = list(names)
     directions = []
-    for name, translator in zip(names, translators, strict=True):
+    for name, short_name, translator in zip(names, short_names, translators, strict=True):
         folder = checkpoint_folder(name, files=(RECIPE_FILE, RESULTS_FILE))
         languages = recorded_languages(folder)
         examples = read_results(folder).examples or []
         direction = Direction(
-            label=" → ".join(languages) if languages else Path(name).name,
+            label=" → ".join(languages) if languages else short_name,
             translate=TranslationPipeline(
                 translator.model, translator.source_tokenizer, target_tokenizer=translator.target_tokenizer
             ),
             num_beams=translator.setting("num_beams"),
             examples=[example.source for example in examples],
-            explain=partial(_explanation_page, translator, Path(name).name),
+            explain=partial(_explanation_page, translator, short_name),
         )
         directions.append(direction)
     labels = [direction.label for direction in directions]
     return [
-        replace(direction, label=f"{direction.label} ({Path(name).name})")
+        replace(direction, label=f"{direction.label} ({short_name})")
         if labels.count(direction.label) > 1
         else direction
-        for direction, name in zip(directions, names, strict=True)
+        for direction, short_name in zip(directions, short_names, strict=True)
     ]
 
 

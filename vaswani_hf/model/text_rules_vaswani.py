@@ -291,7 +291,8 @@ def token_texts(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) ->
     läuft". If a token contains only a part of a character, each byte of the part becomes an escape such as
     "\xc3".
     """
-    entries: Any = tokenizer.convert_ids_to_tokens(list(token_ids))
+    # The entry is None if the model has more classes than the tokenizer has entries.
+    entries = [entry or "" for entry in tokenizer.convert_ids_to_tokens(list(token_ids))]
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is None or decoder.decode(["Ã¤"]) != "ä":
         # The vocabulary entries of a tokenizer that is not byte-level are plain text.

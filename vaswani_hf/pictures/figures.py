@@ -83,15 +83,15 @@ def draw_figures(
     """Draw all pictures of a Vaswani model. Write each picture, its caption and its numbers into the folder
     `output`.
 
-    `texts` are the source sentences of a test set. `verbs` maps each verb to its possible complements, and
-    `pronouns` maps each pronoun to its possible antecedents, in lower case. A complement counts only if the
-    complement is at least `least_distance` words after the verb. By default, the function tries the minimum
-    distances 4, 3 and 2 in turn. The function uses the first minimum distance with at least 10 pairs of verb
-    and complement in each half of `texts`. If no distance has enough pairs, the function uses the distance 2.
-    The pictures with all heads show the attention of one layer for the source sentence `text`. By default,
-    `text` is the first sentence in `texts` that has the median number of words. `layer` is counted from 1,
-    and is by default the last layer. `report` is called with one line for each drawn picture, and with one
-    line for each omitted picture.
+    `texts` are the source sentences of a test set. Texts with too many tokens for the model are left out.
+    `verbs` maps each verb to its possible complements, and `pronouns` maps each pronoun to its possible
+    antecedents, in lower case. A complement counts only if the complement is at least `least_distance` words
+    after the verb. By default, the function tries the minimum distances 4, 3 and 2 in turn. The function uses
+    the first minimum distance with at least 10 pairs of verb and complement in each half of `texts`. If no
+    distance has enough pairs, the function uses the distance 2. The pictures with all heads show the
+    attention of one layer for the source sentence `text`. By default, `text` is the first sentence in `texts`
+    that has the median number of words. `layer` is counted from 1, and is by default the last layer. `report`
+    is called with one line for each drawn picture, and with one line for each omitted picture.
     """
     if not is_vaswani_seq2seq(translator.model):
         raise InvalidValueError(
@@ -101,6 +101,7 @@ def draw_figures(
     texts = [line.strip() for line in texts if line.strip()]
     if not texts:
         raise InvalidValueError("`texts` must hold text, but has only empty lines.")
+    texts = _short_texts(translator, texts, report)
     config = translator.model.config
     num_layers = max(config.encoder_layers, config.decoder_layers)
     if layer is not None and not 1 <= layer <= num_layers:
@@ -123,6 +124,24 @@ def draw_figures(
         }
         write_whole(folder / FIGURES_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return drawn
+
+
+def _short_texts(
+    translator: Translator, texts: Sequence[str], report: Callable[[str], None]
+) -> Sequence[str]:
+    """Leave out the texts that have too many tokens for the model."""
+    longest = translator.segmenter.max_length
+    tokenizer = translator.source_tokenizer
+    short = [text for text in texts if len(read_tokens(text, tokenizer).ids) <= longest]
+    if not short:
+        raise InvalidValueError(
+            f"`texts` must hold a text of at most {longest:,} tokens, but all texts are longer; give "
+            "shorter texts."
+        )
+    if len(short) < len(texts):
+        number = len(texts) - len(short)
+        report(f"texts with more than {longest:,} tokens are left out: {number:,} of {len(texts):,}")
+    return short
 
 
 def _median_text(texts: Sequence[str]) -> str:

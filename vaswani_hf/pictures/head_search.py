@@ -81,7 +81,9 @@ def encoder_weights(model: Any, sentences: Sequence[Tokens]) -> Iterator[tuple[i
     encoder = model.get_encoder()
     for batch in batches_by_length([sentence.ids for sentence in sentences], _TOKENS_PER_BATCH):
         rows = [torch.tensor(sentences[index].ids) for index in batch]
-        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id)
+        # The mask excludes the padding, so any id is correct for a model without `pad_token_id`.
+        pad_id = model.config.pad_token_id or 0
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_id)
         lengths = torch.tensor([len(row) for row in rows])
         mask = torch.arange(ids.shape[1]) < lengths[:, None]
         outputs = encoder(

@@ -28,14 +28,17 @@ from huggingface_hub import (
 )
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
+from safetensors.torch import load_file
 
 from ..checkpoint.files import (
     CARD_FILE,
     CHECKPOINT_FILES,
+    INDEX_FILE,
     RECIPE_FILE,
     RECORD_FILES,
     UNCHANGED_RECORDS,
     recipe_file,
+    weight_files,
 )
 from ..checkpoint.hub import HubError, InvalidHubValueError, explained, sentence_of, with_retries
 from ..checkpoint.loading import KINDS, check_config, load_model
@@ -325,6 +328,22 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
         return push(folder, repo_id, **kwargs)
 
 
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = {}
+    for name in weight_files(folder):
+        if name != INDEX_FILE and (folder / name).is_file():
+            weights |= load_file(folder / name)
+    return weights
+
+
+def _have_same_weights(*folders: Path) -> bool:
+    """Compare the weights of two checkpoints. The number of weight files can differ."""
+    first, second = map(_weights, folders)
+    return first.keys() == second.keys() and all(
+        tensor.dtype == second[key].dtype and tensor.equal(second[key]) for key, tensor in first.items()
+    )
+
+
 def _copy_record(
     model: VaswaniPreTrainedModel, folder: Path, repo_id: str, *, keeps_card: bool, token: str | bool | None
 ) -> None:
@@ -351,9 +370,7 @@ def _copy_record(
     recipe = recipe_file(origin)
     if recipe is not None:
         shutil.copy(recipe, folder)
-    weights = [path.name for path in folder.glob("model*.safetensors")]
-    same, _, _ = filecmp.cmpfiles(origin, folder, weights, shallow=False)
-    if len(same) < len(weights):
+    if not _have_same_weights(origin, folder):
         if recipe is not None:
             write_results(folder, Results(weights_changed=True))
         return

@@ -23,6 +23,7 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.hub import has_token
 from ..checkpoint.loading import KINDS, check_config
+from ..checkpoint.manifest import describe
 from ..checkpoint.results import read_results
 from ..checkpoint.tokenizers import load_tokenizers
 from ..messages import say
@@ -116,6 +117,11 @@ def check_card(path: Path) -> None:
             f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to get "
             "a new card."
         ) from None
+    if content.startswith("\ufeff"):
+        raise ValueError(
+            f"The card '{path}' must begin with its metadata, but begins with a byte order mark; save it as "
+            "UTF-8 without byte order mark."
+        )
     try:
         metadata = ModelCard(content).data
     except (ValueError, yaml.YAMLError) as error:
@@ -164,10 +170,7 @@ def _is_card_of_import(folder: Path) -> bool:
     the local folder.
     """
     origin = read_results(folder).origin
-    if origin is None or origin.imported_as is None:
-        return False
-    text = (folder / CARD_FILE).read_text(encoding="utf-8")
-    return text == str(model_card(folder, origin.imported_as))
+    return origin is not None and origin.card_sha256 == describe(folder / CARD_FILE)["sha256"]
 
 
 def link_file(path: Path, link: Path) -> None:

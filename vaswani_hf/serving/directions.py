@@ -59,7 +59,8 @@ class Directions:
                     f"`models` must have different languages, but two models translate from {source} to {target}; "
                     "leave one of the two models out."
                 )
-            self._directions[source, target] = Direction(source, target, translator)
+            tag = target if f">>{target}<<" in translator.segment_tokenizer.tags else None
+            self._directions[source, target] = Direction(source, target, translator, tag)
         for source, target, translator in models:
             for tag in translator.segment_tokenizer.tags:
                 language = tag.strip("><")

@@ -212,9 +212,14 @@ export class Tokenizer {
     return entries;
   }
 
+  // Return the vocabulary entry of a token id. The model can have more classes than the vocabulary has entries.
+  entryOf(id) {
+    return this.entries[id] ?? "";
+  }
+
   // Convert token ids to text. Leave out special tokens.
   decode(ids) {
-    let tokens = ids.filter((id) => !this.special.has(id)).map((id) => this.entries[id]);
+    let tokens = ids.filter((id) => !this.special.has(id)).map((id) => this.entryOf(id));
     for (const step of this.decoders) {
       if (step.type === "ByteLevel") {
         tokens = [decodeBytes(tokens.flatMap(bytesOf))];
@@ -230,7 +235,7 @@ export class Tokenizer {
   // Return the text of each token. The bytes of an incomplete character become escapes such as "\xe2".
   texts(ids) {
     return ids.map((id) => {
-      const entry = this.entries[id];
+      const entry = this.entryOf(id);
       return this.added.has(entry) ? entry : escapeBytes(bytesOf(entry));
     });
   }
