@@ -28,6 +28,9 @@ CHANGES = {
     **{"training.gradient_accumulation_steps": 1, "training.save_steps": 20, "training.eval_steps": 100},
     "decoding": {"max_length_b": 10},
 }
+OTHER_TASK = (
+    "{output_dir: x, task: causal_lm, data: {language: en, corpus: numbers}, training: {max_steps: 2}}"
+)
 OTHERS = "`--teacher` '{}' translates from 'en' to 'de', but the recipe is for {} to {}; give another teacher, or {}."
 
 
@@ -106,8 +109,10 @@ def test_pairs_without_a_teacher_credit_nobody(tmp_path):
     files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
     data = TranslationData(source_language="en", target_language="de", train_pairs=files)
     assert "by the model teacher" in TASKS["translation"].pin_data(data, None).attribution
-    other = data.replace(train_pairs=files[1:])
-    assert TASKS["translation"].pin_data(other, None) == other
+    (tmp_path / "array.jsonl").write_text('[["one", "eins"]]')
+    for file in (files[1], str(tmp_path / "array.jsonl")):
+        other = data.replace(train_pairs=[file])
+        assert TASKS["translation"].pin_data(other, None) == other
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, output, tmp_path):
@@ -199,6 +204,12 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
         assert sentence.startswith(
             f"`--output` must not have more training pairs than the recipe, but {output} has 11"
         )
+    # Do not mix the translations of two searches in one file.
+    code, _, sentence = vaswani(*words, "--resume", "--num_beams", 3)
+    assert code == 2 and output.read_bytes() == whole
+    assert sentence.startswith(
+        f"`--resume` needs the teachers and the settings of '{output}', but `num_beams` is 3"
+    )
     # Do not overwrite a file whose first line is not the record of `vaswani distill`.
     for mine in (b'{"dist', b'{"translation": {"en": "one", "de": "eins"}}\n', b"text"):
         output.write_bytes(mine)
@@ -210,9 +221,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
 
 
 def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
-    (tmp_path / "texts.yaml").write_text(
-        "{output_dir: x, task: causal_lm, data: {language: en, corpus: numbers}, training: {max_steps: 2}}"
-    )
+    (tmp_path / "texts.yaml").write_text(OTHER_TASK)
     words = ["--teacher", teacher, "--output", tmp_path / "d.jsonl"]
     code, _, sentence = vaswani("distill", tmp_path / "texts.yaml", *words)
     message = "`vaswani distill` is for recipes of `task: translation`, but `task` is causal_lm; give another recipe."
@@ -286,6 +295,7 @@ REFUSED = {
     ),
     "--teacher there ./there": "`--teacher` names ./there twice; name it once.",
     "--teacher no/at/all": "`--teacher` must be a checkpoint folder or user/name on the Hub, but there is no folder 'no/at/all'; check the name.",
+    "--teacher there": "`--teacher` must be a translation model, but 'there' has `task: causal_lm`; give another",
     "--teacher recipe.yaml --engine ctranslate2": "`model` must be a folder that `vaswani export ",
     "--teacher a b --engine ctranslate2": "`--teacher` must be one model with `--engine ctranslate2`, but is 2 models; give one",
     "--corpus null --train_pairs gone.jsonl": "`data`, train split: `train_pairs` must be an existing ",
@@ -299,6 +309,7 @@ def test_what_cannot_be_is_refused(vaswani, teacher, recipe, tmp_path, monkeypat
     there = '{"translation": {"en": "one", "de": "eins"}}\n'
     Path("there.jsonl").write_text(there)
     Path("there").mkdir()
+    Path("there", "recipe.yaml").write_text(OTHER_TASK)
     given = ["recipe.yaml", "--output", "new.jsonl"]
     if "--teacher" not in words:
         given += ["--teacher", str(teacher)]
