@@ -28,6 +28,8 @@ CHANGES = {
     **{"training.gradient_accumulation_steps": 1, "training.save_steps": 20, "training.eval_steps": 100},
     "decoding": {"max_length_b": 10},
 }
+# The command refuses the languages before it reads the file.
+OTHER_PAIRS = ["--corpus", "null", "--train_pairs", "a.jsonl"]
 OTHER_TASK = (
     "{output_dir: x, task: causal_lm, data: {language: en, corpus: numbers}, training: {max_steps: 2}}"
 )
@@ -236,7 +238,7 @@ def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
     ],
 )
 def test_a_teacher_of_other_languages_is_refused(vaswani, teacher, recipe, output, languages, remedy, place):
-    given = ["--source_language", languages[0], "--target_language", languages[1]]
+    given = [*OTHER_PAIRS, "--source_language", languages[0], "--target_language", languages[1]]
     code, _, sentence = vaswani("distill", recipe, "--teacher", teacher / place, "--output", output, *given)
     assert code == 2 and sentence == OTHERS.format(teacher / place, *map(repr, languages), remedy)
     assert not output.exists()
@@ -257,7 +259,7 @@ def test_a_teacher_of_both_directions_is_asked_for_the_second_by_its_tag(
     translations = [row["en"] for row in found]
     assert translations == list(translator.translate(f">>en<< {source}" for source in sources))
     assert translations != list(translator.translate(sources))
-    words = ["--teacher", both, teacher, "--output", tmp_path / "x.jsonl", *turned]
+    words = ["--teacher", both, teacher, "--output", tmp_path / "x.jsonl", *given, *turned]
     code, _, sentence = vaswani("distill", recipe, *words)
     assert code == 2 and sentence.startswith(f"`--teacher` '{teacher}' translates from 'en' to 'de'")
 
@@ -265,7 +267,7 @@ def test_a_teacher_of_both_directions_is_asked_for_the_second_by_its_tag(
 def test_a_teacher_on_the_hub_has_its_languages_with_it(vaswani, teacher, recipe, output, repo_id):
     push(str(teacher), repo_id)
     words = ["distill", recipe, "--teacher", repo_id, "--output", output]
-    code, _, sentence = vaswani(*words, "--source_language", "fr")
+    code, _, sentence = vaswani(*words, *OTHER_PAIRS, "--source_language", "fr")
     assert code == 2 and sentence == OTHERS.format(
         repo_id, "'fr'", "'de'", "give a recipe for the languages of the teacher"
     )
@@ -277,7 +279,8 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, output, t
     bare = tmp_path / "bare"
     shutil.copytree(teacher, bare)
     (bare / "recipe.yaml").unlink()
-    options = ["--source_language", "fr", "--numbers_train_size", "5"]
+    (tmp_path / "pairs.jsonl").write_text('{"fr": "un", "de": "eins"}\n')
+    options = ["--corpus", "null", "--train_pairs", tmp_path / "pairs.jsonl", "--source_language", "fr"]
     assert vaswani("distill", recipe, "--teacher", bare, "--output", output, *options)[0] == 0
     assert rows_of(output)[0]["translation"].keys() == {"fr", "de"}
 
@@ -329,7 +332,7 @@ def test_ctranslate2_gives_the_same_pairs_and_knows_its_languages(vaswani, teach
         words = ["distill", recipe, "--teacher", model, "--engine", engine, "--output", output]
         assert vaswani(*words, "--num_return_sequences", "2")[0] == 0
     assert read_back(recipe, outputs[0]) == read_back(recipe, outputs[1])
-    code, _, sentence = vaswani(*words[:-1], tmp_path / "x.jsonl", "--source_language", "fr")
+    code, _, sentence = vaswani(*words[:-1], tmp_path / "x.jsonl", *OTHER_PAIRS, "--source_language", "fr")
     assert code == 2 and sentence == OTHERS.format(
         exported, "'fr'", "'de'", "give a recipe for the languages of the teacher"
     )
