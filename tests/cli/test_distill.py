@@ -28,6 +28,11 @@ CHANGES = {
     **{"training.gradient_accumulation_steps": 1, "training.save_steps": 20, "training.eval_steps": 100},
     "decoding": {"max_length_b": 10},
 }
+# The command refuses the languages before it reads the file.
+OTHER_PAIRS = ["--corpus", "null", "--train_pairs", "a.jsonl"]
+OTHER_TASK = (
+    "{output_dir: x, task: causal_lm, data: {language: en, corpus: numbers}, training: {max_steps: 2}}"
+)
 OTHERS = "`--teacher` '{}' translates from 'en' to 'de', but the recipe is for {} to {}; give another teacher, or {}."
 
 
@@ -106,8 +111,10 @@ def test_pairs_without_a_teacher_credit_nobody(tmp_path):
     files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
     data = TranslationData(source_language="en", target_language="de", train_pairs=files)
     assert "by the model teacher" in TASKS["translation"].pin_data(data, None).attribution
-    other = data.replace(train_pairs=files[1:])
-    assert TASKS["translation"].pin_data(other, None) == other
+    (tmp_path / "array.jsonl").write_text('[["one", "eins"]]')
+    for file in (files[1], str(tmp_path / "array.jsonl")):
+        other = data.replace(train_pairs=[file])
+        assert TASKS["translation"].pin_data(other, None) == other
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, output, tmp_path):
@@ -199,6 +206,12 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
         assert sentence.startswith(
             f"`--output` must not have more training pairs than the recipe, but {output} has 11"
         )
+    # Do not mix the translations of two searches in one file.
+    code, _, sentence = vaswani(*words, "--resume", "--num_beams", 3)
+    assert code == 2 and output.read_bytes() == whole
+    assert sentence.startswith(
+        f"`--resume` needs the teachers and the settings of '{output}', but `num_beams` is 3"
+    )
     # Do not overwrite a file whose first line is not the record of `vaswani distill`.
     for mine in (b'{"dist', b'{"translation": {"en": "one", "de": "eins"}}\n', b"text"):
         output.write_bytes(mine)
@@ -210,9 +223,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
 
 
 def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
-    (tmp_path / "texts.yaml").write_text(
-        "{output_dir: x, task: causal_lm, data: {language: en, corpus: numbers}, training: {max_steps: 2}}"
-    )
+    (tmp_path / "texts.yaml").write_text(OTHER_TASK)
     words = ["--teacher", teacher, "--output", tmp_path / "d.jsonl"]
     code, _, sentence = vaswani("distill", tmp_path / "texts.yaml", *words)
     message = "`vaswani distill` is for recipes of `task: translation`, but `task` is causal_lm; give another recipe."
@@ -227,7 +238,7 @@ def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
     ],
 )
 def test_a_teacher_of_other_languages_is_refused(vaswani, teacher, recipe, output, languages, remedy, place):
-    given = ["--source_language", languages[0], "--target_language", languages[1]]
+    given = [*OTHER_PAIRS, "--source_language", languages[0], "--target_language", languages[1]]
     code, _, sentence = vaswani("distill", recipe, "--teacher", teacher / place, "--output", output, *given)
     assert code == 2 and sentence == OTHERS.format(teacher / place, *map(repr, languages), remedy)
     assert not output.exists()
@@ -248,7 +259,7 @@ def test_a_teacher_of_both_directions_is_asked_for_the_second_by_its_tag(
     translations = [row["en"] for row in found]
     assert translations == list(translator.translate(f">>en<< {source}" for source in sources))
     assert translations != list(translator.translate(sources))
-    words = ["--teacher", both, teacher, "--output", tmp_path / "x.jsonl", *turned]
+    words = ["--teacher", both, teacher, "--output", tmp_path / "x.jsonl", *given, *turned]
     code, _, sentence = vaswani("distill", recipe, *words)
     assert code == 2 and sentence.startswith(f"`--teacher` '{teacher}' translates from 'en' to 'de'")
 
@@ -256,7 +267,7 @@ def test_a_teacher_of_both_directions_is_asked_for_the_second_by_its_tag(
 def test_a_teacher_on_the_hub_has_its_languages_with_it(vaswani, teacher, recipe, output, repo_id):
     push(str(teacher), repo_id)
     words = ["distill", recipe, "--teacher", repo_id, "--output", output]
-    code, _, sentence = vaswani(*words, "--source_language", "fr")
+    code, _, sentence = vaswani(*words, *OTHER_PAIRS, "--source_language", "fr")
     assert code == 2 and sentence == OTHERS.format(
         repo_id, "'fr'", "'de'", "give a recipe for the languages of the teacher"
     )
@@ -268,7 +279,8 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, output, t
     bare = tmp_path / "bare"
     shutil.copytree(teacher, bare)
     (bare / "recipe.yaml").unlink()
-    options = ["--source_language", "fr", "--numbers_train_size", "5"]
+    (tmp_path / "pairs.jsonl").write_text('{"fr": "un", "de": "eins"}\n')
+    options = ["--corpus", "null", "--train_pairs", tmp_path / "pairs.jsonl", "--source_language", "fr"]
     assert vaswani("distill", recipe, "--teacher", bare, "--output", output, *options)[0] == 0
     assert rows_of(output)[0]["translation"].keys() == {"fr", "de"}
 
@@ -286,6 +298,7 @@ REFUSED = {
     ),
     "--teacher there ./there": "`--teacher` names ./there twice; name it once.",
     "--teacher no/at/all": "`--teacher` must be a checkpoint folder or user/name on the Hub, but there is no folder 'no/at/all'; check the name.",
+    "--teacher there": "`--teacher` must be a translation model, but 'there' has `task: causal_lm`; give another",
     "--teacher recipe.yaml --engine ctranslate2": "`model` must be a folder that `vaswani export ",
     "--teacher a b --engine ctranslate2": "`--teacher` must be one model with `--engine ctranslate2`, but is 2 models; give one",
     "--corpus null --train_pairs gone.jsonl": "`data`, train split: `train_pairs` must be an existing ",
@@ -299,6 +312,7 @@ def test_what_cannot_be_is_refused(vaswani, teacher, recipe, tmp_path, monkeypat
     there = '{"translation": {"en": "one", "de": "eins"}}\n'
     Path("there.jsonl").write_text(there)
     Path("there").mkdir()
+    Path("there", "recipe.yaml").write_text(OTHER_TASK)
     given = ["recipe.yaml", "--output", "new.jsonl"]
     if "--teacher" not in words:
         given += ["--teacher", str(teacher)]
@@ -318,7 +332,7 @@ def test_ctranslate2_gives_the_same_pairs_and_knows_its_languages(vaswani, teach
         words = ["distill", recipe, "--teacher", model, "--engine", engine, "--output", output]
         assert vaswani(*words, "--num_return_sequences", "2")[0] == 0
     assert read_back(recipe, outputs[0]) == read_back(recipe, outputs[1])
-    code, _, sentence = vaswani(*words[:-1], tmp_path / "x.jsonl", "--source_language", "fr")
+    code, _, sentence = vaswani(*words[:-1], tmp_path / "x.jsonl", *OTHER_PAIRS, "--source_language", "fr")
     assert code == 2 and sentence == OTHERS.format(
         exported, "'fr'", "'de'", "give a recipe for the languages of the teacher"
     )

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from sentences import contains, refused, rows
 
 from vaswani_hf.checkpoint.hub import HubError
-from vaswani_hf.data.dataset_hub import pin_dataset
+from vaswani_hf.data.dataset_hub import open_dataset, pin_dataset
 from vaswani_hf.data.toy_corpora import number_pairs
+from vaswani_hf.model.errors_vaswani import InvalidValueError
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.data_record import data_record
@@ -219,6 +220,12 @@ def test_a_cached_dataset_of_the_hub_serves_offline(dataset, recipe, vaswani, mo
     )
     assert sentence() == ""
     assert load_recipe(recipe.folder / "recipe.yaml").data.dataset_revision == commit
+
+
+def test_a_damaged_file_of_a_local_dataset_is_one_sentence(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"translation": {"en": "one"')
+    with pytest.raises(InvalidValueError, match="^`dataset` '.*' cannot be read: JSON parse error: [^\n]+$"):
+        open_dataset(str(tmp_path), None, split="train", revision=None, streaming=False)
 
 
 def test_a_folder_is_no_dataset_of_the_hub_even_if_it_is_called_like_one(

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from factories import save_checkpoint, tiny_model, tiny_tokenizer
 
+from vaswani_hf.checkpoint.results import ExampleRecord
 from vaswani_hf.pictures.attention import attention_picture, pair_attention, read_tokens, word_weights
+from vaswani_hf.training import run_results
 
 
 def test_weights_are_those_of_the_model(copier, monkeypatch):
@@ -63,3 +66,17 @@ def test_empty_text(copier, tmp_path):
     """An empty text is an error."""
     with pytest.raises(ValueError, match="`text` must contain a word, but is"):
         attention_picture(copier, " ", tmp_path / "attention.png")
+
+
+def test_a_run_draws_the_first_example_that_can_be_drawn(tmp_path, monkeypatch):
+    """A text without words, and a text that is longer than the position table, are no error."""
+    monkeypatch.setattr(run_results, "attention_picture", attention_picture)
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(vocab_size=280, position_embedding="learned", max_position_embeddings=8)
+    model.generation_config.max_length = 4
+    save_checkpoint(tmp_path, model, tokenizer)
+    impossible = ["?", "one two three " * 8]
+    for texts in (impossible, [*impossible, "one"]):
+        examples = [ExampleRecord(source=text, output="", confidence=1.0) for text in texts]
+        run_results.draw_attention(tmp_path, examples)
+        assert (tmp_path / "attention.png").exists() == ("one" in texts)

@@ -326,13 +326,16 @@ def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy)
     assert table["final weights"] == "mean of the checkpoints of the steps 1, 2"
 
 
+PAIRS = {"corpus": None, "train_pairs": "a.jsonl"}
+
+
 @pytest.mark.parametrize(
     ("data", "metadata", "text"),
     [
         # The Hub knows languages of two or three letters.
-        ({"target_language": "de_AT"}, "language:\n- en\n- de\n", "from `en` to `de_AT`"),
-        ({"target_language": "zh-Hans"}, "language:\n- en\n- zh\n", "from `en` to `zh-Hans`"),
-        ({"target_language": "german"}, "language:\n- en\nli", "from `en` to `german`"),
+        ({**PAIRS, "target_language": "de_AT"}, "language:\n- en\n- de\n", "from `en` to `de_AT`"),
+        ({**PAIRS, "target_language": "zh-Hans"}, "language:\n- en\n- zh\n", "from `en` to `zh-Hans`"),
+        ({**PAIRS, "target_language": "german"}, "language:\n- en\nli", "from `en` to `german`"),
         ({"test_name": "News"}, "name: News\n", "Scores on News, `numbers`"),
         ({"test_dataset": "alice/news"}, "type: alice/news\n", "Scores on `numbers`"),
         ({"license": "other"}, "\nlicense: other\n", "is `other`, which is also the licence of the training"),

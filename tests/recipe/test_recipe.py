@@ -221,6 +221,8 @@ def test_command_line_wins_by_name_or_by_place(loaded):
     assert loaded("--max_steps 7").training.max_steps == 7
     assert loaded("--training.max_steps=8").training.max_steps == 8
     assert loaded("--output_dir 123").output_dir == "123"
+    assert loaded("--output_dir ~/run").output_dir == str(Path.home() / "run")
+    assert loaded("--trackio_static_space_id false").publishing.trackio_static_space_id is False
     assert loaded("--dropout 0.3").model.config_fields() == {"dropout": 0.3}
     assert loaded("--normalization null").tokenizer.normalization is None
 
@@ -268,11 +270,12 @@ WRONG = """
 --dataset=user/name | Exactly one of ... `data.corpus` and `data.dataset` are
 --corpus=null --train_pairs=a.jsonl,b.jsonl --validation_source=a | `data.validation_source` and `data.validation_target` must be given together ... 'a' and None
 --test_pairs=a.jsonl | `data.test_pairs` and `data.corpus` cannot be given together
---target_language=en | `data.corpus: numbers` has pairs of two languages ... both 'en'
+--source_language=de --target_language=en | `data.corpus: numbers` has pairs from en to de ... are 'de' and 'en'; set
+--output_dir= | `output_dir` must
 --corpus=null --train_pairs=a.jsonl --target_language=en | `data.train_pairs` ... both 'en'
 --streaming=true --bpe_dropout=0.1 | `data.streaming: true` needs
 --both_directions=true --shared_vocabulary=false | `data.both_directions: true` ... `tokenizer.shared_vocabulary` is false
---both_directions=true --target_language=en | `data.both_directions: true` needs two languages
+--corpus=null --train_pairs=a.jsonl --both_directions=true --target_language=en | `data.both_directions: true` needs two languages
 --both_directions=true --vocab_size=260 | `tokenizer.vocab_size` must be at least 261 ... 260
 --train_weights=1,{2 | `--train_weights` ... YAML ... '{2'
 --train_weights=1,2 | `data.train_weights: [1, 2]` needs files

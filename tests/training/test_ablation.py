@@ -189,6 +189,20 @@ def test_keys_of_the_command_line_replace_keys_of_all_runs_only(folder, tmp_path
         ablation.plan_runs(path, tmp_path / "runs", ["--dropout", "0.1"])
 
 
+def test_runs_push_nothing_and_do_not_name_the_test_set(folder, tmp_path):
+    publishing = "push_to_hub: true, hub_model_id: user/name, hub_strategy: checkpoint"
+    path = folder / "published.yaml"
+    path.write_text(
+        f"recipe: recipe.yaml\nall: {{{publishing}, test_dataset: user/test}}\n"
+        "runs: {plain: {test_name: 2014-02-01}}"
+    )
+    ((recipe,),) = ablation.plan_runs(path, tmp_path / "runs", []).values()
+    assert recipe.publishing == recipe.publishing.replace(
+        push_to_hub=False, hub_model_id=None, hub_strategy="end"
+    )
+    assert (recipe.data.test_name, recipe.data.test_dataset) == (None, None)
+
+
 def test_differences_from_the_first_run_include_its_base_and_its_shape(folder, tmp_path):
     (folder / "base").mkdir()
     path = folder / "shapes.yaml"

@@ -170,6 +170,7 @@ NOT_IMPROVED = "validation {} has not improved in the last {} validations"
         ("bleu", [9, 3, 4, 4], {"patience": 3}, NOT_IMPROVED.format("bleu", 3), "checkpoint-8"),
         ("loss", [3, 1, 2, 1], {"patience": 2}, NOT_IMPROVED.format("loss", 2), "checkpoint-4"),
         ("loss", [9, 8, 7, 6], {"score": 6}, "validation loss has reached 6", "checkpoint-8"),
+        ("perplexity", [3, 1, 2, 2], {"patience": 2}, NOT_IMPROVED.format("perplexity", 2), "checkpoint-4"),
         ("bleu", [0, 0, 0, 0], {"score": 0}, "validation bleu has reached 0", "checkpoint-4"),
         ("bleu", [1, 2, 3, 4], {"score": 4.1}, "", "checkpoint-8"),
         ("loss", [1, 2, 3, 4], {}, "", None),

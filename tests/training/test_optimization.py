@@ -229,6 +229,7 @@ RUN RUN --last=1 | `--last` and `--best` choose from one run, but 2 folders are 
 RUN | `checkpoints` must be two or more folders, or one run with `--last` or `--best`, but is one folder.
 RUN/checkpoint-4 RUN/checkpoint-8 RUN/./checkpoint-4 | `checkpoints` names RUN/./checkpoint-4 twice; name it once.
 RUN --last=2 --metric=bleu | `--metric bleu` has an effect only with `--best`, which is not given; leave out `--metric`.
+RUN --best=2 --metric=seconds | `--metric` must be a validation score, such as bleu, but is seconds, the duration of the validation; give
 RUN/nothing --last=2 | `checkpoints` must be the folder of a run, but there is no folder 'RUN/nothing'.
 RUN/checkpoint-4 OTHER | `checkpoints` must be checkpoints of one run, but 'OTHER' and 'RUN/checkpoint-4' are different models: `encoder_attention_heads` is 4 and 2.
 RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors has changed since it was saved; leave this checkpoint out.

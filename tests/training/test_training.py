@@ -114,6 +114,13 @@ def test_an_earlier_run_is_not_overwritten_nor_mixed_with_another(run, copied, o
     assert (copied / "recipe.yaml").read_text() == before[1]
 
 
+def test_a_recipe_of_the_user_is_not_overwritten(run):
+    before = run.recipe.read_text()
+    with pytest.raises(ValueError, match="`output_dir` must not hold a recipe that you have written, but"):
+        run(".")
+    assert run.recipe.read_text() == before
+
+
 def test_two_vocabularies_are_trained_saved_and_used(run):
     folder = run(
         "run", "--shared_vocabulary=false --target_vocab_size=270 --validation_bleu=true --max_steps=4"

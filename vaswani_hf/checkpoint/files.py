@@ -112,16 +112,18 @@ def recipe_file(folder: Path) -> Path | None:
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
     """Return the validation score `metric`, such as "bleu", of each optimizer step in the Trainer's log.
 
-    The loss is multiplied by -1, so that a higher value is better for every metric. If the run computes a
-    moving average of the weights, "raw_bleu" is the BLEU of the weights without averaging.
+    The loss and the perplexity are multiplied by -1, so that a higher value is better for every metric. If
+    the run computes a moving average of the weights, "raw_bleu" is the BLEU of the weights without averaging.
     """
     name = f"eval_{metric}"
     return {row["step"]: higher_is_better(metric, row[name]) for row in log_history if name in row}
 
 
 def higher_is_better(metric: str, score: float) -> float:
-    """Multiply a loss by -1, so that a higher value is better. Return other scores unchanged."""
-    return -score if metric.removeprefix("raw_") == "loss" else score
+    """Multiply a loss or a perplexity by -1, so that a higher value is better. Return other scores
+    unchanged.
+    """
+    return -score if metric.removeprefix("raw_") in ("loss", "perplexity") else score
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

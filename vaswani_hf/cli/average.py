@@ -41,6 +41,11 @@ class AverageOptions(CodeOptions):
                 f"`--metric {self.metric}` has an effect only with `--best`, which is not given; leave out "
                 "`--metric`."
             )
+        if self.metric == "seconds":
+            raise InvalidValueError(
+                "`--metric` must be a validation score, such as bleu, but is seconds, the duration of the "
+                "validation; give another metric."
+            )
         if self.last or self.best:
             if len(chosen) != 1:
                 raise InvalidValueError(

@@ -84,9 +84,11 @@ def run(options: DistillOptions) -> None:
         finished = distillation.read_finished_part(options.output)
         pairs, dataset_revision = distillation.training_pairs(recipe.data, recipe.seed, finished.metadata)
         file.keep(finished.size)
+        metadata = distillation.metadata_of_distillation(options.teacher, chosen, dataset_revision)
         header: dict[str, Any] = {}
-        if not finished.size:
-            metadata = distillation.metadata_of_distillation(options.teacher, chosen, dataset_revision)
+        if finished.size:
+            distillation.refuse_other_metadata(metadata, finished.metadata or {}, options.output)
+        else:
             header = {"distillation": metadata}
         counts = Counter[str]()
         for number, pair, translation in _translated(options, chosen, pairs, tag, finished.num_pairs):

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import datasets
 from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
+from datasets.exceptions import DatasetGenerationError
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 
@@ -101,6 +102,11 @@ def open_dataset(
         raise
     except (ValueError, FileNotFoundError) as error:
         raise InvalidValueError(f"`dataset` '{name}' cannot be opened: {error}") from error
+    except DatasetGenerationError as error:
+        if not isinstance(error.__cause__, ValueError):
+            raise
+        # Only the cause says what is wrong with a file of the dataset.
+        raise InvalidValueError(f"`dataset` '{name}' cannot be read: {error.__cause__}") from error
     files = getattr(dataset, "cache_files", [])
     # `datasets` caches a dataset in a folder whose name is the commit.
     commit = Path(files[0]["filename"]).parent.name if files else None

@@ -63,7 +63,7 @@ def distillation_metadata(files: list[str]) -> list[dict[str, Any]]:
     try:
         for path in existing_pair_files(files, "pairs_file") if files else []:
             first_row = next(_read_json(path), {}) if path.endswith(".jsonl") else {}
-            metadata = first_row.get("distillation")
+            metadata = first_row.get("distillation") if isinstance(first_row, dict) else None
             found.append(metadata if isinstance(metadata, dict) else {})
     except (OSError, ValueError):
         # If a file cannot be read, return no metadata. `load_pairs` raises the error for the file later.

@@ -14,6 +14,7 @@ import copy
 import json
 import logging
 import os
+import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -137,7 +138,7 @@ def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
     cache folder `kept`, because the files in an existing folder are damaged.
     """
     shutil.rmtree(kept, ignore_errors=True)
-    unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
+    unfinished = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}")
     try:
         unfinished.mkdir()
         train(unfinished)

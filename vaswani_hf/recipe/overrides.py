@@ -3,7 +3,7 @@
 import os
 import types
 import typing
-from typing import Any
+from typing import Any, Literal
 
 from ..model.errors_vaswani import InvalidValueError
 from .key_names import FullName, full_name_of_option, key_types_of_all_tasks
@@ -43,6 +43,8 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
     is_nullable = type(None) in choices
     if text == "None" or (text == "null" and is_nullable):
         return None if is_nullable else text
+    if text == "false" and Literal[False] in choices:
+        return False
     list_kind = next((choice for choice in choices if typing.get_origin(choice) is list), None)
     has_brackets = text.startswith("[") and text.endswith("]")
     is_list = list_kind is not None and ("," in text or has_brackets)

@@ -3,11 +3,12 @@
 Each task has its own subclass of `Recipe`, because the keys of the sections depend on the task.
 """
 
+import os
 from functools import cache
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, create_model, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.regularizers import regularizer_of
@@ -24,7 +25,9 @@ class Recipe(Settings):
     the publishing.
     """
 
-    output_dir: str = recipe_key(on_resume="free")
+    output_dir: Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)] = recipe_key(
+        on_resume="free"
+    )
     """The folder into which the run writes checkpoints, the log and the scores."""
     task: str = "translation"
     """The task for which the model is trained."""

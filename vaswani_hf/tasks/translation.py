@@ -160,6 +160,12 @@ class TranslationData(CorpusData):
                 "`data.source_language` must be one word with `data.both_directions: true`, but is "
                 f"{language!r}; name the language by a code such as en, because the name is part of the tag."
             )
+        if self.corpus and (language, self.target_language) != ("en", "de"):
+            raise InvalidValueError(
+                f"`data.corpus: {self.corpus}` has pairs from en to de, but `data.source_language` and "
+                f"`data.target_language` are {language!r} and {self.target_language!r}; set the two keys to en "
+                "and de."
+            )
         if language != self.target_language:
             return self
         same_language = f"`data.source_language` and `data.target_language` are both {language!r}"
@@ -167,11 +173,6 @@ class TranslationData(CorpusData):
             raise InvalidValueError(
                 f"`data.both_directions: true` needs two languages, but {same_language}; change one of the "
                 "two languages."
-            )
-        if self.corpus:
-            raise InvalidValueError(
-                f"`data.corpus: {self.corpus}` has pairs of two languages, but {same_language}; change one "
-                "of the two languages."
             )
         for key in ("dataset", "train_pairs", "validation_pairs", "test_pairs"):
             if getattr(self, key):

@@ -76,7 +76,7 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
             for_all = {key: value for key, value in _by_full_name(content.all).items() if key not in given}
             words = []
             for key, value in (for_all | _by_full_name(keys)).items():
-                words += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+                words += [f"--{key}", value if isinstance(value, str) else json.dumps(value, default=str)]
             base = find_recipe(content.recipe, path.parent)
             recipe = load_recipe(base, [*words, *overrides, "--resume", "true"])
             recipe = _scored_on_validation(recipe)
@@ -120,16 +120,19 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
             "and `data.validation_target`, `data.validation_pairs`, or a `data.dataset` with a "
             "`data.validation_split`."
         )
-    changes: dict[str, Any] = {"test_size": None}
+    changes: dict[str, Any] = {"test_size": None, "test_name": None, "test_dataset": None}
     for kind in ("source", "target", "pairs", "split"):
         changes[f"test_{kind}"] = getattr(data, f"validation_{kind}")
     return recipe.replace(data=data.replace(**changes))
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """Return a copy of `recipe` with the seed `recipe.seed + number`. `folder` is the folder of the run."""
+    """Return a copy of `recipe` with the seed `recipe.seed + number`. `folder` is the folder of the run. The
+    copy pushes nothing to the Hub, because all runs would push to the same repository.
+    """
     seed = recipe.seed + number
-    recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
+    publishing = recipe.publishing.replace(push_to_hub=False, hub_strategy="end", hub_model_id=None)
+    recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"), publishing=publishing)
     bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}
     if bases:
         init_from: Any = recipe.model.init_from

@@ -90,6 +90,11 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
             "recipe"
         )
         return ""
+    if not isinstance(recipe.data, TranslationData):
+        raise InvalidValueError(
+            f"`--teacher` must be a translation model, but '{teacher}' has `task: {recipe.task}`; give another "
+            "teacher."
+        )
     recorded = (recipe.data.source_language, recipe.data.target_language)
     if recorded == languages:
         return ""
@@ -195,6 +200,19 @@ def metadata_of_distillation(
     given = {option: language for option, language in languages.items() if language is not None}
     metadata = {"teachers": names, **chosen.generate, **given}
     return metadata if dataset_revision is None else metadata | {"dataset_revision": dataset_revision}
+
+
+def refuse_other_metadata(metadata: dict[str, Any], recorded: dict[str, Any], output: str) -> None:
+    """Raise an error if a resumed run differs from the interrupted run, for example in the teachers.
+    `recorded` is the value of the key `distillation` in the output file of the interrupted run.
+    """
+    for key in metadata | recorded:
+        value, earlier = metadata.get(key), recorded.get(key)
+        if value != earlier:
+            raise InvalidValueError(
+                f"`--resume` needs the teachers and the settings of '{output}', but `{key}` is {value!r} "
+                f"instead of {earlier!r}; give the earlier value, or another name as `--output`."
+            )
 
 
 def targets_of(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:

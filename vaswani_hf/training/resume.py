@@ -75,11 +75,13 @@ def saved_recipe(folder: Path) -> Recipe | None:
 
 def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
     """Raise an error if the output folder contains an earlier run, unless `training.resume` is true and the
-    recipe can continue the earlier run. `saved` is the recipe of the earlier run.
+    recipe can continue the earlier run. `saved` is the recipe of the earlier run. Also raise an error if the
+    run would overwrite a recipe.yaml of the user.
     """
     folder = Path(recipe.output_dir)
     training = recipe.training
     if not has_run(folder):
+        _refuse_recipe_of_user(folder / RECIPE_FILE)
         return
     if not training.resume:
         raise InvalidValueError(
@@ -113,6 +115,15 @@ def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
                 f"{saved_values.get(key)!r}{reason}; give `{key}` the value of that run, or choose another "
                 "`--output_dir`."
             )
+
+
+def _refuse_recipe_of_user(path: Path) -> None:
+    """Raise an error if a recipe.yaml differs from the text that a run writes, for example in comments."""
+    if path.is_file() and path.read_text(encoding="utf-8") != load_recorded_recipe(path).to_yaml():
+        raise InvalidValueError(
+            f"`output_dir` must not hold a recipe that you have written, but '{path}' is one, and the run would "
+            "overwrite it; move the file, or choose another `--output_dir`."
+        )
 
 
 def find_state(recipe: Recipe, saved: Recipe | None) -> RunState:

@@ -5,6 +5,7 @@ run.py and finished.py call the functions of this file. checkpoint/results.py de
 results.json.
 """
 
+import contextlib
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,6 +26,7 @@ from ..checkpoint.files import (
 from ..checkpoint.results import ExampleRecord, ScoresRecord, TrainingRecord, read_results
 from ..data.corpus import Corpus
 from ..messages import said_at_intervals, say
+from ..model.errors_vaswani import InvalidValueError
 from ..pictures.attention import attention_picture
 from ..pictures.training_curve import draw_training_curve
 from ..recipe.licenses import RESEARCH_ONLY, data_license
@@ -153,12 +155,16 @@ def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
 
 
 def draw_attention(folder: Path, examples: list[ExampleRecord]) -> None:
-    """Delete the earlier picture. Draw the cross-attention of the model for the translation of the first
-    example.
+    """Delete the earlier picture. Draw the cross-attention of the model for the translation of an example.
+
+    Use the first example that has words and is not longer than the position table of the model. If there is
+    no such example, draw no picture.
     """
     (folder / ATTENTION_FILE).unlink(missing_ok=True)
-    if examples:
-        attention_picture(str(folder), examples[0].source, folder / ATTENTION_FILE)
+    for example in examples:
+        with contextlib.suppress(InvalidValueError):
+            attention_picture(str(folder), example.source, folder / ATTENTION_FILE)
+            return
 
 
 def say_counts_of_stream(corpus: Corpus) -> None:
