@@ -33,8 +33,8 @@ from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.attention_vaswani import VaswaniAttention
 from vaswani_hf.model.masks_vaswani import self_attention_masks
 
-# Give each head the width of the paper. A wider layer has more heads, so that the cost of the softmax is also
-# proportional to n^2 d.
+# Each head has 64 dimensions, as in the paper. A wider layer has more heads, so that the cost of the softmax
+# is also proportional to n^2 d.
 HEAD_WIDTH = 64
 # The sizes at which the sequential operations and the maximum path lengths are measured.
 PATH_LENGTH, PATH_WIDTH, PATH_KERNEL, PATH_WINDOW = 257, 16, 3, 16

@@ -76,8 +76,9 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
 }
 # The export formats that `vaswani import` can also read.
 _IMPORTABLE = (MARIAN, MARIAN_NPZ)
-# Patterns of the names of weight files. The import refuses an export only if the folder contains no weight
-# file, because a repository can contain weights and also an export, for example to transformers.js.
+# Patterns of the names of weight files. `vaswani import` refuses the folder of an export only if the folder
+# contains no weight file. A repository can contain weights and also an export, for example to
+# transformers.js.
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.npz", "*.ckpt*", "params.*")
 # A pointer of git-lfs begins with these bytes. If git-lfs is not installed, a clone has pointers in place of
 # large files.

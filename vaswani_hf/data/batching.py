@@ -193,7 +193,8 @@ def _batch_bounds(
     num_smaller: int,
 ) -> np.ndarray:
     """Fill batches with the pairs of all buckets, and return the positions at which the batches begin and
-    end. A bucket of equally long pairs is (number of pairs, source length, target length).
+    end. A bucket is the tuple (number of pairs, source length, target length), and all its pairs have these
+    lengths.
 
     Each of the first `num_smaller` batches has the token limit `budgets`, and each later batch has the token
     limit `larger_budgets`. A token limit is (source tokens, target tokens).

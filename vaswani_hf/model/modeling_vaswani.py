@@ -389,7 +389,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
 
 def _check_tensors(stack: nn.Module) -> None:
-    """Raise an error if a registered class has a tensor that checkpoints do not contain."""
+    """Raise an error if a class that a user has registered has a buffer that checkpoints do not contain."""
     unsaved = [name for name, _ in stack.named_non_persistent_buffers()]
     if unsaved:
         raise ValueError(

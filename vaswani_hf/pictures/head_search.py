@@ -35,8 +35,8 @@ class Occurrence:
     # For each head [N, H], True if the attention weight from `query` to `key` is the largest weight of
     # `query` in the sentence.
     is_largest: torch.Tensor
-    # For each head [N, H], the mean attention weight of all word pairs in the sentence with the distance `key
-    # - query`.
+    # For each head [N, H], the mean attention weight of those word pairs in the sentence whose distance is
+    # `key - query`.
     same_distance: torch.Tensor
 
 

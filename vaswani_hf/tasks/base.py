@@ -93,9 +93,9 @@ def language_of(record: DataRecord) -> str:
 class Task(ABC):
     """Base class of the tasks that a model can be trained for, such as translation and parsing.
 
-    The default methods are for a task without a dataset on the Hub. With the default methods, a validation
-    computes only the loss and the perplexity. The arguments `data`, `tokenizer` and `evaluation` of the
-    methods are sections of a recipe.
+    The methods of this class are for a task without a dataset on the Hub. If a task does not override the
+    methods, a validation computes only the loss and the perplexity. The arguments `data`, `tokenizer` and
+    `evaluation` of the methods are sections of a recipe.
 
     Attributes:
         name: The value of the key `task` of a recipe.
