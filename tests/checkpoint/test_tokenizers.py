@@ -65,7 +65,7 @@ def replace_token(folder, old, new):
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-# What is wrong with a foreign tokenizer, the side of the tokenizer, and the message.
+# Each row contains the fault of a tokenizer of another model, the side (source or target), and the message.
 FOREIGN = [
     ("more entries", "target", "has ids up to 266, too large for the 266 classes of the model"),
     ("<pad>", "source", "its `pad_token` has the id 7, but the model has the id 1"),

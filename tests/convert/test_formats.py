@@ -191,8 +191,8 @@ def test_a_new_format_refuses_settings_that_it_cannot_express(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-# What each export does with the search settings of the paper and a setting that no format knows, and the
-# settings that its message names. None: the exported folder keeps all search settings.
+# For each format: how the export reacts to the paper's search settings and to an unknown setting, and the
+# settings that the message of the export names. None: the exported folder contains all search settings.
 NEW = "`new_setting` is 0.5"
 LIMIT = "`max_length_a` is 1.0, `max_length_b` is 50"
 SCORE = "`length_penalty` is 0.6, `length_penalty_type` is 'gnmt'"
