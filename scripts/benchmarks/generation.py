@@ -104,7 +104,7 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
         if layer >= last and "final" in name:
             if layer < BASE_LAYERS - 1:
                 return identity
-            # Give the last layer of the wide model the LayerNorm of the last layer of the small model.
+            # Give the last layer of the wide model the final LayerNorm of the last layer of the small model.
             old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
             # In the decoder, divide the parameters of the LayerNorm by `width**0.5`, so that the logits do
             # not change. The output projection adds up each feature `width` times, but the weights of the
@@ -259,8 +259,9 @@ class Benchmark:
         return model
 
     def engine(self, name: str, ids: Ids) -> Engine:
-        """Return the engine `name`. For an engine that sorts sentences by length, try all batch sizes on the
-        sentences `ids`, and use the fastest batch size. If `ids` is empty, use batches of 2,048 tokens.
+        """Return the engine `name`. If a PyTorch engine sorts the sentences by length, try all batch sizes in
+        BUDGETS on the sentences `ids`, and use the fastest batch size. If `ids` is empty, use batches of
+        2,048 source tokens.
         """
         if name.startswith("ctranslate2"):
             from vaswani_hf.convert.ctranslate2 import to_ctranslate2

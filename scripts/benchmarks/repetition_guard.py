@@ -53,7 +53,7 @@ def dropped(units: Sequence[str], rng: Random) -> list[str]:
 
 
 def duplicated(units: Sequence[str], rng: Random) -> list[str]:
-    """Repeat some words or characters. Each of them then occurs between two and `MOST_COPIES` times."""
+    """Replace some words or characters by two to `MOST_COPIES` copies."""
     found = []
     for unit in units:
         found += [unit] * (rng.randint(2, MOST_COPIES) if rng.random() < RATE else 1)
@@ -93,7 +93,7 @@ NOISE: dict[str, Callable[[str, Random], str]] = {
     "upper case": lambda text, rng: text.upper(),
     "truncated": truncated,
 }
-# These two kinds of noise need several lines or another file.
+# `CONCATENATED` joins several lines. `OTHER_LANGUAGE` takes a line from a file in another language.
 CONCATENATED = "2 to 4 lines joined"
 OTHER_LANGUAGE = "another language"
 # The last three columns are means over the changed translations.

@@ -92,8 +92,8 @@ async def load(
     place = urlsplit(address)
 
     async def one_client() -> None:
-        # Do not use httpx, because httpx needs 2.5 ms of CPU time for a request, and a small model needs
-        # less.
+        # Do not use httpx, because httpx needs 2.5 ms of CPU time for a request, and a translation with a
+        # small model needs less CPU time.
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
         for text in remaining:
             start = time.perf_counter()

@@ -55,7 +55,7 @@ class Soak:
         self._texts = list(expected)
 
     async def run(self, num_requests: int, num_clients: int) -> None:
-        """Send all requests, and record the memory of the service after each tenth of the
+        """Send all requests, and record the memory of the service at the start and after each tenth of the
         requests.
         """
         numbers = iter(range(num_requests))

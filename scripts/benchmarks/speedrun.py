@@ -4,11 +4,11 @@ seed.
     python scripts/benchmarks/speedrun.py DATA [RECIPE …] [--seeds 1 2 3] [--output speedrun]
 
 The recipes are the stages of a training. Each stage after the first stage continues the model of the stage
-before. The default is the two stages of the published Multi30k model. DATA is a folder with the files
-train.lc.norm.tok.en.gz and train.lc.norm.tok.de.gz, and with the same files of `val` and `test_2016_flickr`.
-Every process trains with one thread. Options of `vaswani train`, such as `--max_steps 100`, change all
-stages. A second call with the same output folder trains only the unfinished stages, and prints the minutes of
-this call. docs/results/speedrun.md has the results.
+before. The default recipes are the two stages of the published Multi30k model. DATA is a folder with the
+files train.lc.norm.tok.en.gz and train.lc.norm.tok.de.gz, and with the same files of `val` and
+`test_2016_flickr`. Every process trains with one thread. Options of `vaswani train`, such as `--max_steps
+100`, change all stages. A second call with the same output folder trains only the unfinished stages, and
+prints only the minutes of the second call. docs/results/speedrun.md has the results.
 """
 
 import argparse
@@ -93,8 +93,8 @@ def data_options(folder: Path) -> list[str]:
 
 
 def training_flops(recipe: Recipe, steps: int) -> float:
-    """Return the FLOPs of the matrix products in `steps` steps of BATCHES batches each, with the additional
-    forward passes of a regulariser.
+    """Return the FLOPs of the matrix products in `steps` training steps with BATCHES batches each. The FLOPs
+    include the additional forward passes of the recipe's regulariser, such as SimCut.
     """
     config = planned_config(recipe.model, recipe.tokenizer)
     cost = batch_cost(config, recipe.training, VaswaniForSeq2SeqLM, LENGTH)
@@ -108,7 +108,7 @@ def record_flops() -> float:
 
 
 def results_of(checkpoint: Path) -> dict[str, Any]:
-    """Return the content of results.json."""
+    """Return the content of the checkpoint's results.json."""
     content: dict[str, Any] = json.loads((checkpoint / "results.json").read_text(encoding="utf-8"))
     return content
 

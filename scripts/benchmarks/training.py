@@ -160,8 +160,8 @@ def product_rate(device: str, dtype: torch.dtype) -> float:
         while sum(seconds) < 0.5:
             seconds.append(seconds_of(product))
         best = max(best, 2 * size**3 / statistics.median(seconds))
-        # If a product is slow, the hardware does not support the dtype. Then skip larger matrices, because
-        # they would not reach a higher rate.
+        # If a product takes more than 0.1 s, the hardware probably does not support the dtype. In this case,
+        # skip larger matrices, because their products would not reach a higher rate.
         if statistics.median(seconds) > 0.1:
             break
     return best
@@ -198,8 +198,9 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
         warm_up = competitor.answer({"steps": WARM_UP_STEPS})
         if warm_up:
             competitor.turns.append(warm_up)
-    # A turn of a competitor ends at a total number of tokens that is the same for all competitors, because
-    # the competitors have trained on different numbers of tokens in the warm-up.
+    # In the warm-up, the competitors train on different numbers of tokens. Count the tokens of the turns from
+    # the largest of these numbers, so that each turn ends at the same total number of tokens for all
+    # competitors.
     begun = max((competitor.turns[-1]["tokens"] for competitor in everybody if competitor.turns), default=0)
     for turn in range(1, arguments.turns + 1):
         # Measure the speed of matrix products in each round, because the speed of a shared machine changes.

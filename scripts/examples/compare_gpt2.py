@@ -5,7 +5,8 @@
 The two models have the same size and are trained on the same texts. Both models train on each batch, one
 after the other, so that other programs on the machine slow down both models to the same extent. The model of
 this package has the architecture and the initialization of GPT-2: layer normalization before each sub-layer,
-learned positions, GELU, biases in attention, and normal weights with a standard deviation of 0.02.
+learned positions, GELU, biases in attention, and initial weights from a normal distribution with the standard
+deviation 0.02.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def train_both(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[st
 
 
 def perplexity(model: Any, corpus: Any, budget: int) -> float:
-    """Return the perplexity of the validation text."""
+    """Return the perplexity of the texts in the file `--test`."""
     rows = PairRows(corpus.validation)
     numbers_of_batches = cut_into_batches(*pair_lengths(corpus.validation), budget, budget)
     batches = (corpus.validation_collator(rows.__getitems__(numbers)) for numbers in numbers_of_batches)

@@ -117,8 +117,9 @@ class Row:
     """A row of the table: a type of layer, the entries in the paper's Table 1, and the sizes to measure.
 
     `layer` builds a layer. Its arguments are the size, the number of the layer in a stack, and the
-    implementation of attention. `path` computes the length of the longest path between two positions, in
-    sequential operations. `path` uses only the size of the layer, and measures nothing.
+    implementation of attention. `path` computes the maximum path length of Table 1: the number of sequential
+    operations between the first and the last position. `path` uses only the size of the layer, and measures
+    nothing.
     """
 
     name: str

@@ -280,8 +280,8 @@ agree(encoded, by_hand.encode(source_ids))
 # %% [markdown]
 # ## 3.4 Softmax
 #
-# The output projection and the target embedding share one weight matrix. The logit of `<pad>` is excluded,
-# because the model must never predict `<pad>`.
+# The output projection and the target embedding share one weight matrix. The comparison excludes the logit of
+# `<pad>`, because the model must never predict `<pad>`.
 
 # %%
 kept = [token_id for token_id in range(len(tokenizer)) if token_id != config.pad_token_id]
@@ -327,7 +327,7 @@ by_autograd = Reference(model.state_dict(keep_vars=True), config)
 loss_by_hand = by_autograd.loss([(source_ids, labels)], 0.1, "t2t")
 (gradient_by_hand,) = torch.autograd.grad(loss_by_hand, [encoder.layers[0].fc1.weight])
 print(f"loss {loss.item():.6f} nats per token, by hand {loss_by_hand.item():.6f}")
-# The loss of the package is float32.
+# The package computes the loss in float32, so the tolerance is 1e-5.
 assert abs(loss.item() - loss_by_hand.item()) < 1e-5
 difference = (encoder.layers[0].fc1.weight.grad - gradient_by_hand).abs().max().item()
 print(f"largest difference of a gradient: {difference:.0e}")
@@ -452,8 +452,9 @@ for difference_name, fields in DIFFERENCES:
 # The following differences change only the training. Some implementations also have dropout after the softmax
 # of the attention and after the ReLU (`attention_dropout`, `activation_dropout`). Some implementations leave
 # out the paper's dropout on the sum of embedding and position encoding. In this package, the field `dropout`
-# sets the probability for this sum and for the outputs of the sub-layers. PyTorch's label smoothing shares ε
-# between all classes, including the reference token (`label_smoothing_form: torch`).
+# sets the probability of the dropout on the sum of embedding and position encoding, and on the outputs of the
+# sub-layers. PyTorch's label smoothing shares ε between all classes, including the reference token
+# (`label_smoothing_form: torch`).
 
 # %%
 DROPOUTS = [{"dropout": 0.0}, {"dropout": 0.1}, {"dropout": 0.1, "attention_dropout": 0.1}]
@@ -474,9 +475,9 @@ for form in ("t2t", "torch"):
 
 # %% [markdown]
 # One difference has no effect: tensor2tensor writes all sines in the first half of an encoding and all
-# cosines in the second half. This order does not change the dot products between positions. If the weights
-# are reordered in the same way, the outputs of the model do not change either. `vaswani import` reorders the
-# weights of such models.
+# cosines in the second half. The order of the sines and cosines does not change the dot products of
+# encodings. If the weights are reordered in the same way, the outputs of the model do not change either.
+# `vaswani import` reorders the weights of models with the order of tensor2tensor.
 
 # %%
 halves = torch.cat([encodings[:, 0::2], encodings[:, 1::2]], dim=1)

@@ -1,4 +1,6 @@
-"""Print random trees, one per line, of the grammar on which `configuration/parsing.yaml` trains a parser."""
+"""Print random trees, one per line, of the grammar that generates the training corpus of
+`configuration/parsing.yaml`.
+"""
 
 import argparse
 

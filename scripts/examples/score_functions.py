@@ -1,11 +1,11 @@
 """Compares the score functions of attention: the effect of scaling, the accuracy and the training speed.
 
-`python scripts/examples/score_functions.py scaling` prints and draws the entropy and the gradient of the
-softmax for several widths of the keys. The comparison `scaling` takes a few seconds. `python
-scripts/examples/score_functions.py training` trains the quick start model with each score function, and
-prints the exact match on held-out numbers, and the time of the forward and backward pass of a training step.
-The comparison `training` takes about 40 minutes on 2 CPU cores. To continue an interrupted training, repeat
-the command. The picture and the checkpoints are written to `--output`.
+`python scripts/examples/score_functions.py scaling` prints and draws the standard deviation of the scores,
+and the entropy and the gradient of the softmax, for several widths of the keys. The comparison `scaling`
+takes a few seconds. `python scripts/examples/score_functions.py training` trains the quick start model with
+each score function, and prints the exact match on held-out numbers, and the time of the forward and backward
+pass of a training step. The comparison `training` takes about 40 minutes on 2 CPU cores. To continue an
+interrupted training, repeat the command. The picture and the checkpoints are written to `--output`.
 """
 
 import argparse

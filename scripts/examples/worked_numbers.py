@@ -108,8 +108,8 @@ def schedule_example() -> dict[int, float]:
 
 
 def rotation(shift: int, width: int) -> torch.Tensor:
-    """Return the matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M consists of 2x2 rotation
-    matrices, whose entries are entries of PE(shift).
+    """Return the matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M is block-diagonal. Its
+    blocks are 2x2 rotation matrices, whose entries are entries of PE(shift), some with the opposite sign.
     """
     encoding = sinusoids(torch.tensor(shift), width)
     blocks = [
@@ -125,8 +125,8 @@ def table_of(
     columns: Sequence[str],
     form: str = ".4f",
 ) -> str:
-    """Return a table in Markdown with a header and a name before each row. `form` is a format
-    specification.
+    """Return a table in Markdown with a header and a name before each row. `form` is the format specification
+    of the numbers.
     """
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     lines += [
@@ -158,7 +158,7 @@ q = {QUERY[0]}, K = {KEYS}, V = {VALUES}, d_k = 3
 
 {context}
 
-The notes print the context [0.82 0.30 0.44]. The last number is {found["context"][0, 2]:.4f}, which rounds to 0.43. Rounded weights
+The lecture notes print the context [0.82 0.30 0.44]. The last number is {found["context"][0, 2]:.4f}, which rounds to 0.43. Rounded weights
 give 0.53 · 0.2 + 0.47 · 0.7 = 0.435, which rounds to 0.44."""
 
 
@@ -187,7 +187,7 @@ Weights, each exponential divided by the sum of its row:
 
 {table_of(found["weights"], rows, columns)}
 
-The notes print weights that do not come from a softmax: the second row is 0.7 0.3, but the softmax of 0.4 and 0.3 is
+The lecture notes print weights that do not come from a softmax: the second row is 0.7 0.3, but the softmax of 0.4 and 0.3 is
 {found["weights"][1, 0]:.2f} {found["weights"][1, 1]:.2f}. The weights 0.7 and 0.3 need scores that differ by ln(7/3) = {math.log(7 / 3):.2f}, not by 0.1."""
 
 
@@ -240,7 +240,7 @@ def schedule_page() -> str:
     columns = ("step^-0.5", "step · warmup^-1.5", "learning rate")
     return f"""## The schedule's peak (Section 5.3, Equation 3)
 
-d_model = {D_MODEL}, warmup = {WARMUP_STEPS} steps. The rate is the smaller of the two columns times d_model^-0.5 = {D_MODEL**-0.5:.6f}. Both columns are
+d_model = {D_MODEL}, warmup = {WARMUP_STEPS} steps. The rate is the smaller of the first two columns, times d_model^-0.5 = {D_MODEL**-0.5:.6f}. The first two columns are
 equal at the last step of warmup, where the rate is highest: d_model^-0.5 · warmup^-0.5 = {(D_MODEL * WARMUP_STEPS) ** -0.5:.6e}.
 
 {table_of(rows, [f"step {step}" for step in found], columns, ".6e")}"""
@@ -261,7 +261,7 @@ for d_model = {WIDTH}:
 {table_of(encodings, [f"PE({position})" for position in range(POSITIONS)], columns)}
 
 PE(pos + k) is a linear map M of PE(pos). M depends on k only: for each frequency w, M has the
-rotation [[cos kw, sin kw], [-sin kw, cos kw]]. The entries of M are entries of PE(k). For k = {SHIFT}:
+rotation [[cos kw, sin kw], [-sin kw, cos kw]]. Apart from zeros and signs, the entries of M are entries of PE(k). For k = {SHIFT}:
 
 {table_of(matrix, [f"row {row}" for row in range(1, WIDTH + 1)], [f"column {column}" for column in range(1, WIDTH + 1)])}
 

@@ -38,9 +38,9 @@ from .explanation import (
 from .recording import CandidateRecorder, ProcessorRecorder
 
 # The runners-up of a target word are the most probable other words in its place. Find at most
-# `NUM_RUNNERS_UP` other words for each target word. The probability of another word is the product of its
-# token probabilities, up to and including the first token that differs from the target word. Ignore
-# runners-up whose probability is below `LEAST_PROBABILITY`.
+# `NUM_RUNNERS_UP` other words for each target word. A runner-up begins with the first tokens (or none) of the
+# target word, followed by a replacement token. Ignore a replacement token if the product of the probabilities
+# of these first tokens and of the replacement token is below `LEAST_PROBABILITY`.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 

@@ -109,9 +109,9 @@ class Node:
         token (int): The id of the token. `SearchRecord.texts` has the text.
         log_prob (float): The log-probability of the token, given the tokens of its ancestors; 0 for the root.
         step (int): The number of the search step that considered this node, from 1; 0 for the root.
-        state (str): "beam" if the hypothesis became one of the K beams. "finished" if the hypothesis ended at
-            this node, with an end token or at the length limit, and was among the K best candidates of its
-            step. Otherwise "dropped".
+        state (str): "beam" if the hypothesis that ends at this node became one of the K beams. "finished" if
+            the hypothesis ended at this node, with an end token or at the length limit, and was among the K
+            best candidates of its step. Otherwise "dropped".
         left (int or None): The step at which the search dropped the last hypothesis that contains this node.
             `left` is None if any hypothesis that contains this node has finished, or is a beam at the end of
             the search.

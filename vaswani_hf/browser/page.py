@@ -61,7 +61,9 @@ def view_style() -> str:
 
 
 def view_script() -> str:
-    """Return the JavaScript that draws explanations: `vaswaniView.show(element, explanation)`."""
+    """Return the JavaScript that defines the object `vaswaniView`. `vaswaniView.show(element, explanation)`
+    draws an explanation.
+    """
     scripts = "\n".join(_file(name) for name in _SCRIPTS)
     return (
         f'const vaswaniView = (() => {{\n"use strict";\n{scripts}\nreturn {{ {", ".join(_PUBLIC)} }};\n}})();'

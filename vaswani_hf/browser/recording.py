@@ -192,7 +192,9 @@ class CandidateRecorder:
 
 
 class ProcessorRecorder(LogitsProcessor):
-    """Records a search of transformers' `generate`. The recorder must be the last logits processor."""
+    """Records a search of transformers' `generate`. The recorder must be the last logits processor, because
+    the recorder must receive the log-probabilities that the search uses.
+    """
 
     def __init__(self, settings: Mapping[str, Any], generation_config: Any):
         self.tree = TreeRecorder()

@@ -219,7 +219,7 @@ class VaswaniConfig(PreTrainedConfig):
         None,
         "Width of the queries and keys of a head (Section 3.2.2, Table 3 row B). The default is `d_model` "
         "divided by the number of heads. If the encoder and the decoder have different numbers of heads, "
-        "the field stays None, and each stack divides `d_model` by its own number of heads.",
+        "`d_k` stays None, and each stack divides `d_model` by its own number of heads.",
         or_none(A_SIZE),
         unit="components of a vector",
     )
@@ -296,7 +296,7 @@ class VaswaniConfig(PreTrainedConfig):
         0,
         "The position of the first token in sinusoidal position encodings. In the paper, the first "
         "position is 0. A `position_offset` above 0 differs from the paper, but models converted from "
-        'fairseq need 2, and models converted from OpenNMT-tf need 1. Only "sinusoidal" positions use '
+        'fairseq need 2. Only "sinusoidal" positions use '
         "`position_offset`.",
         AN_OFFSET,
         unit="tokens",

@@ -136,7 +136,7 @@ class SearchSettings:
         False,
         "rule for the end of the beam search of a text; with true, the search ends as soon as `num_beams` "
         "translations have finished; with false or never, the search ends if no better translation is "
-        "possible; with false and `length_penalty_type` power, the search considers only translations of the "
+        "possible; with false and `length_penalty_type` power, the search assumes that translations end at the "
         "current length",
         command_line=False,
     )

@@ -30,7 +30,7 @@ class TurnsCallback(TrainerCallback):
 
 class Counting:
     """Mixin for a `Trainer` that counts the tokens and the positions of each batch. `Counting` must be the
-    first base class of the trainer.
+    first base class of the trainer, so that its method `compute_loss` is called first.
     """
 
     turns: Turns

@@ -58,7 +58,9 @@ def read_settings() -> PeerSettings:
 
 
 def resident(field: str, process: int | str = "self") -> float:
-    """Return a memory size of this process in MiB. `field` is a name in /proc/PID/status, such as "VmRSS"."""
+    """Return a memory size in MiB of the process with the id `process` (default: this process). `field` is a
+    name in /proc/PID/status, such as "VmRSS".
+    """
     lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith(field)), 0) / 1024
 

@@ -74,7 +74,9 @@ def recipe_of(settings: PeerSettings) -> Recipe:
 
 
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
-    """Return the corpus of a recipe. The tokenizer is loaded from the folder of the texts."""
+    """Return the corpus of a recipe. Load the tokenizer from the folder of the texts. If `new_tokenizers` is
+    True, first train the tokenizer, and write the tokenizer into this folder.
+    """
     folder = Path(recipe.output_dir).parent
     return TASKS[recipe.task].load_corpus(
         recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
@@ -82,7 +84,7 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
-    """Return the model of a recipe. The embeddings have the vocabulary size of the shape, even if the
+    """Return the model of a recipe. The embeddings have the vocabulary size of the recipe, even if the
     tokenizer has fewer tokens.
     """
     model = build_model(
