@@ -247,7 +247,7 @@ BAD_INPUT = {
     "a --compare .": "`model` must be a checkpoint, but '.' has no config.json; check the name, or copy the whole checkpoint again.",
     "a --compare ../x/y/z": "`model` must be a checkpoint or a file of translations, but '../x/y/z' is not a file, and loading it as a checkpoint fails: `model` must be a checkpoint",
     "--compare a b --revision v1": "`--revision` is for MODEL, but MODEL is not given; name the systems of",
-    "a --device cpu": "`--device` has no effect with files, but no model is given (a); leave `--device` out.",
+    "a --device cpu": "`--device` has no effect with files and no model (a); leave `--device` out.",
     "no/model --tokenize 13b": "`tokenize` must be one of ",
     "a --tokenize ja-mecab": "`tokenize` is 'ja-mecab', which needs a package or a file that is missing; ",
     "a --compare b --output new": "`--output` has no effect with `--compare`; leave `--output` out.",

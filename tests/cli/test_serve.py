@@ -269,7 +269,7 @@ WRONG = """
 a a | `models` names a twice; name it once.
 a --languages en:de de:en | `--languages` must have one entry for each model (1), but has 2.
 a --languages en-de | `--languages` must have entries such as en:de, with the source language and
-a --glossary terms.tsv | `--glossary` must have entries such as terms=terms.tsv, with a new name and a file, but has 'terms.tsv'.
+a --glossary terms.tsv | `--glossary` must have entries such as terms=terms.tsv, each with a different name and a file, but has 'terms.tsv'.
 a --glossary a=no.tsv | `--glossary` must be an existing file, but is no.tsv.
 a --host 0.0.0.0 | `--host` 0.0.0.0 can be reached from other machines and needs an API key; set
 a --port 65536 | `--port` must be 65535 or less, but is 65536.

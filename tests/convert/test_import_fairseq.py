@@ -175,7 +175,7 @@ def test_vocabularies_of_another_folder_are_read(tmp_path):
     source, target = load_tokenizers(tmp_path / "imported")
     assert source("a@@ one").input_ids == [10, 4, 2] and target("vier").input_ids == [8, 2]
     files[1].write_text("eins\n")
-    message = "Line 1 of 'words.de.txt' must contain a new token and its frequency"
+    message = "Line 1 of 'words.de.txt' must contain a token that no earlier line has, and its frequency"
     import_refused(tmp_path / "theirs", message, vocabularies=files)
 
 

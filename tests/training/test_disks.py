@@ -74,7 +74,7 @@ def test_a_full_disk_costs_nothing_that_was_there(train_command, finished, tmp_p
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert re.fullmatch(
-        rf"'{folder}' could not be written: .* \([\d,]+ MiB are free there\); make room and try again.",
+        rf"'{folder}' could not be written: .* \([\d,]+ MiB are free there\); free disk space and try again.",
         sentence,
     )
     assert_goes_on(folder, stage, train_command, finished)

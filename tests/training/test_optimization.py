@@ -223,7 +223,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
 ERRORS = """
 RUN --last=9 | `checkpoints` must be a run with 9 numbered checkpoints, but 'RUN' has 2; ask for fewer.
 RUN --best=1 --metric=bleu | `checkpoints` must be a run with 1 validated checkpoints (by bleu), but 'RUN' has 0; use the last checkpoints, or train with a
-DAMAGED --last=2 | trainer_state.json of 'DAMAGED/checkpoint-8' is damaged; copy the checkpoint again, or remove it.
+DAMAGED --last=2 | trainer_state.json of 'DAMAGED/checkpoint-8' is damaged; copy the checkpoint again, or remove the checkpoint.
 RUN --last=1 --best=1 | `--last` and `--best` must not both be given, because each of them chooses checkpoints; leave out
 RUN RUN --last=1 | `--last` and `--best` choose from one run, but 2 folders are given; give one folder.
 RUN | `checkpoints` must be two or more folders, or one run with `--last` or `--best`, but is one folder.

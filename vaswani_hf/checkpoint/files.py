@@ -54,13 +54,13 @@ CURVE_FILE = "training_curve.png"
 ATTENTION_FILE = "attention.png"
 # The file that `vaswani certify` writes into a checkpoint.
 CERTIFICATE_FILE = "certificate.json"
-# calibration.json contains the weights that convert token probabilities of a translation to a calibrated
-# confidence, and the reliability curve of the confidence. calibration.png is a picture of the reliability
-# curve.
+# calibration.json contains the weights of the logistic regression that computes a calibrated confidence from
+# the token probabilities of a translation. calibration.json also contains the reliability curve of the
+# confidence. calibration.png is a picture of the reliability curve.
 CALIBRATION_FILE = "calibration.json"
 CALIBRATION_PICTURE = "calibration.png"
-# The files about a run or a model that a push to the Hub uploads unchanged. A push rewrites the model card
-# and the recipe, and reads results.json for the model card without uploading results.json.
+# Files about a run or a model. A push to the Hub uploads these files unchanged. A push rewrites the model
+# card and the recipe, and reads results.json for the model card without uploading results.json.
 UNCHANGED_RECORDS = (CURVE_FILE, ATTENTION_FILE, CERTIFICATE_FILE, CALIBRATION_FILE)
 RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, *UNCHANGED_RECORDS)
 METRICS_FILE = "metrics.jsonl"
@@ -132,12 +132,14 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
     except ValueError:
         raise ValueError(
-            f"{STATE_FILE} of '{checkpoint}' is damaged; copy the checkpoint again, or remove it."
+            f"{STATE_FILE} of '{checkpoint}' is damaged; copy the checkpoint again, or remove the checkpoint."
         ) from None
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl without damaged lines, or an empty list if the file is missing."""
+    """Return the rows of metrics.jsonl. Leave out damaged lines and rows without a step. Return an empty list
+    if the file is missing.
+    """
     if not path.exists():
         return []
     rows = []
@@ -234,15 +236,16 @@ def new_folder(output: Path) -> Iterator[Path]:
     """Context manager that creates the folder `output` completely or not at all.
 
     The `with` block writes into a temporary folder in the parent of `output`. At the end of the block, the
-    temporary folder is renamed to `output`. After an error, the temporary folder is deleted. Only one process
-    at a time can create `output`. An error of a full disk becomes a `WriteError` that names `output`.
+    temporary folder is renamed to `output`. After an error, the temporary folder is deleted. On a file system
+    with locks, only one process at a time can create `output`. An error of a full disk becomes a `WriteError`
+    that names `output`.
     """
     # Make the path absolute, so that `output.name` is a folder name. The temporary folder is named after
     # `output.name`. For the relative paths "." and "x/..", `output.name` is "" and "..".
     named, output = output, Path(os.path.abspath(output))
     if output == Path.cwd():
         raise InvalidValueError(
-            f"`output` must be a new or empty folder, but '{named}' is the current folder; give another name."
+            f"`output` must not be the current folder, but is '{named}'; give the name of a new or empty folder."
         )
     if above := [place for place in output.parents if place.exists() and not place.is_dir()]:
         raise InvalidValueError(
@@ -308,7 +311,7 @@ class WriteError(OSError):
 
 
 @contextlib.contextmanager
-def explain_write_errors(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
+def explain_write_errors(folder: Path, remedy: str = "free disk space and try again") -> Iterator[None]:
     """Context manager that converts an error of a full or broken disk to a `WriteError`. The `WriteError`
     names the folder, because error messages of other libraries can omit the folder.
     """

@@ -29,7 +29,8 @@ from ..settings.base import first_line_of
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15)
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{30,}")
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
-# The packages that define HTTP exceptions. huggingface_hub uses httpx or httpx2, depending on its version.
+# Prefixes of the names of the modules that define HTTP exceptions. The prefix "httpx" also matches httpx2,
+# which some versions of huggingface_hub use instead of httpx.
 _HTTP_LIBRARIES = ("httpx", "httpcore")
 _UNREACHABLE = {"ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol", "InvalidURL"}
 
@@ -181,7 +182,8 @@ def _without_tokens(text: str) -> str:
 
 
 def _own_error(error: BaseException) -> str | None:
-    # The message about a rejected model card explains what is wrong.
+    # Return the Hub's message about a rejected model card unchanged, because the message already explains the
+    # error.
     is_sentence = isinstance(error, HubError) or str(error).startswith("Invalid metadata in README.md")
     return str(error) if is_sentence else None
 

@@ -77,9 +77,9 @@ def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | N
 
 
 def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
-    """Return the fault of each damaged file. `names` are the files to check, by default all files.
+    """Return the fault of each missing or damaged file. `names` are the files to check, by default all files.
 
-    The dict lists files with a wrong size before files with a wrong hash.
+    The dict lists missing files and files with a wrong size before files with a wrong hash.
     """
     try:
         expected = read_manifest(folder)["files"]

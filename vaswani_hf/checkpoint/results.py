@@ -65,8 +65,8 @@ class TrainingRecord(Record):
 
 
 class ScoresRecord(Record):
-    """The scores on the test split that the model card shows. A task can also return scores that have no
-    field in this class.
+    """The scores of the model on the test split, for the model card. A task can also return scores that have
+    no field in this class.
     """
 
     bleu: float | None = None

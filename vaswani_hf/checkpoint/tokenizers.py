@@ -33,9 +33,9 @@ def save_tokenizers(
     folder: str | os.PathLike,
 ) -> None:
     """Save the source tokenizer and the target tokenizer in a folder for `load_tokenizers`."""
-    # Record in the source tokenizer whether the checkpoint has two tokenizers. The subfolder of the target
-    # tokenizer does not show this, because the subfolder can remain from an earlier save, and its download
-    # from the Hub can fail.
+    # Record in the source tokenizer whether the checkpoint has two tokenizers. Do not look for the subfolder
+    # of the target tokenizer instead, because the subfolder can remain from an earlier save, and the download
+    # of the subfolder from the Hub can fail.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:
@@ -56,7 +56,9 @@ def load_tokenizers(
 
 
 def direction_tag(language: str) -> str:
-    """Return the tag, such as `>>de<<`, that selects the target language of a source, as in OPUS-MT."""
+    """Return the tag, such as `>>de<<`, that selects the target language. As in OPUS-MT, the tag is the first
+    word of a source text.
+    """
     return f">>{language}<<"
 
 

@@ -230,8 +230,9 @@ def _run(words: list[str]) -> int:
     if verbosity >= 0:
         command.run(options)
         return 0
-    # Hide the progress and the information of the run. `_set_log_level` has created the handler that shows
-    # the warnings, and `main` prints the error message after the `with` block.
+    # Hide the progress and the information of the run. Warnings and the error message still appear:
+    # `_set_log_level` has created a handler that writes warnings to the original stderr, and `main` prints
+    # the error message after the `with` block.
     with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
         command.run(options)
     return 0

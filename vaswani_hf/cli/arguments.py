@@ -175,7 +175,9 @@ def placeholder_of(field: FieldInfo) -> str | None:
 
 
 def _help_of(field: FieldInfo) -> str:
-    """Return the help text of a field on one line, followed by the default value in parentheses."""
+    """Return the help text of a field on one line. A default other than None, False and an empty list follows
+    in parentheses.
+    """
     words = " ".join((field.description or "").split())
     if field.is_required() or field.default in (None, False, []):
         return words
@@ -206,8 +208,9 @@ def _read_number(kind: type, text: str) -> Any:
 def normalised(
     words: Sequence[str], options: type[Options], keys: Mapping[str, RecipeKey] | None = None
 ) -> list[str]:
-    """Write option names with underscores (`--some_name`), and `--quiet` for `-q`. If a boolean option or
-    recipe key has no value, append `=true` (`--json=true`). `keys` is the result of `read_keys`.
+    """Return the words with underscores in the option names (`--some_name`), and with `--quiet` for `-q`. If
+    a boolean option or recipe key has no value, append `=true` (`--json=true`). `keys` is the result of
+    `read_keys`.
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}

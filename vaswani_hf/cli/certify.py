@@ -29,7 +29,8 @@ class CertifyOptions(ModelOptions):
     """the number of sentences to use; the command uses the first sentences of the test set"""
     num_beams: int | None = on_command_line(None, ge=1, group="search")
     """the number of beams; by default the number in generation_config.json of the checkpoint, or 4 if the
-    file has no number; engines without beam search use greedy search
+    file has no number; libraries without beam search, or with fixed settings of the beam search, use greedy
+    search
     """
     formats: list[str] = on_command_line([], metavar="FORMAT")
     """the names of the export formats to measure, such as marian; by default all formats"""
@@ -53,7 +54,9 @@ class CertifyOptions(ModelOptions):
 
 
 def run(options: CertifyOptions) -> None:
-    """Print and write the certificate. Raise an error if an export in float32 differs too much."""
+    """Print and write the certificate. Raise an error if an export in float32 fails, or differs too much from
+    the checkpoint.
+    """
     from ..checkpoint.files import CERTIFICATE_FILE, new_folder, write_whole
     from ..checkpoint.loading import checkpoint_folder
     from ..convert.certify import CertificateError, faults

@@ -40,8 +40,8 @@ def run(options: DemoOptions) -> None:
     from ..demo.models import load_directions
     from ..serving.server import http_address, listening_socket
 
-    # gradio opens the port itself. Open the port before the models are loaded, so that an error about the
-    # port is reported early.
+    # Open and close the port before the models are loaded, so that an error about the port is reported early.
+    # After the models are loaded, gradio opens the port again.
     with listening_socket(options.host, options.port) as listening:
         port = listening.getsockname()[1]
     directions = load_directions(options.models, options.device)

@@ -25,7 +25,7 @@ class EnvOptions(Options):
 
 
 def run(options: EnvOptions) -> None:
-    """Print one version or one property of the hardware per line."""
+    """Print one version, one property of the hardware or one environment variable per line."""
     import torch
 
     from ..processor import capability, processor_name

@@ -121,7 +121,7 @@ class EvaluateOptions(SearchOptions, LanguageOptions, ComputingOptions, CodeOpti
         if self.systems and all(map(_is_file, self.systems)):
             read_by_comet = {"device"} if self.comet else set()
             unread = self.model_fields_set & {*_OF_MODELS} - read_by_comet
-            self._refuse(unread, f"files, but no model is given ({', '.join(self.systems)})")
+            self._refuse(unread, f"files and no model ({', '.join(self.systems)})")
 
     def check_text_file(self) -> None:
         """Check the options of an evaluation with `--text_file`."""

@@ -12,8 +12,8 @@ class ExportOptions(ModelOptions):
     """the name of a format, such as marian; to list all formats, give an unknown name"""
     quantization: str | None = on_command_line(None, group="computing")
     """the dtype of the exported weights, such as int8 or float16, only for the formats ctranslate2, argos and
-    html; by default int8 for html, and the dtype of the checkpoint for ctranslate2 and argos; without an
-    export, the option --quantization of `vaswani translate` uses int8 weights
+    html; by default int8 for html, and the dtype of the checkpoint for ctranslate2 and argos; to use int8
+    weights without an export, run `vaswani translate --quantization int8`
     """
     source_language: str | None = None
     """the code of the source language, such as en, only for formats that store the languages; by default the
@@ -24,8 +24,8 @@ class ExportOptions(ModelOptions):
 
 
 def run(options: ExportOptions) -> None:
-    """Export the checkpoint, and print the largest difference between its outputs before and after the
-    export.
+    """Export the checkpoint, and print the largest difference between the outputs of the checkpoint and of
+    the exported model.
     """
     from ..convert.export import export
 

@@ -44,7 +44,8 @@ class LineReport:
     and with `show_progress` also the progress and the speed.
 
     `place` is the name of the input in messages. An earlier run of the command has already read the first
-    `done` lines of the input. An error about a line gets the number of the line.
+    `done` lines of the input. If the message of an error about a line lacks the number of the line, the
+    context manager adds the number.
     """
 
     def __init__(self, place: str, done: int = 0, requests: CountedRequests | None = None):

@@ -5,7 +5,8 @@ the help text. A validator of the class checks options that depend on each other
 options name. The function `run` of the command makes only the checks that need a model, a recipe or a
 repository.
 
-The options class of a command derives from the classes below that have the options of the command:
+The options class of a command derives from the classes below that have the options of the command. `A <- B`
+means that B derives from A:
 
     CodeOptions <- ModelOptions <- EnsembleOptions               which model the command loads
     DeviceOptions <- PrecisionOptions <- ComputingOptions        how the model computes
@@ -17,10 +18,10 @@ The options class of a command derives from the classes below that have the opti
 To add an option to several commands, add a field to a class from which exactly these commands derive. If
 there is no such class, add the field to the class of each command.
 
-The translation options have the defaults, the rules and the help texts of the dataclasses `SearchSettings`
-and `TranslationOptions`, because `Translator` and the pipeline have the same options. The dataclasses are in
-model/, which cannot declare pydantic classes: the files of model/ are saved with checkpoints and run without
-pydantic.
+The translation options have the defaults, the allowed values and the help texts of the dataclasses
+`SearchSettings` and `TranslationOptions`, because `Translator` and the pipeline have the same options. The
+dataclasses are in model/, which cannot declare pydantic classes: the files of model/ are saved with
+checkpoints and run without pydantic.
 """
 
 import argparse

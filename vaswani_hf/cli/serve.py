@@ -82,7 +82,7 @@ class ServeOptions(SearchOptions, InferenceOptions, EngineOptions, CodeOptions, 
             name, _, path = entry.partition("=")
             if not name or not path or name in names:
                 raise InvalidValueError(
-                    "`--glossary` must have entries such as terms=terms.tsv, with a new name and a file, "
+                    "`--glossary` must have entries such as terms=terms.tsv, each with a different name and a file, "
                     f"but has {entry!r}."
                 )
             names.add(name)

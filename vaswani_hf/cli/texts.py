@@ -73,8 +73,8 @@ class TextOptions(BeamSearchOptions, InferenceOptions, WorkerOptions, EnsembleOp
             )
         if self.resume and self.text is not None:
             raise InvalidValueError("`--resume` continues a file and must come without `--text`.")
-        # Refuse a lone surrogate in `--text`, because UTF-8 cannot encode a lone surrogate. Python replaces
-        # each byte of an argument that is not UTF-8 by a lone surrogate.
+        # Refuse a lone surrogate in `--text`, because UTF-8 cannot encode a lone surrogate. In a command-line
+        # argument, Python replaces each byte that is not valid UTF-8 by a lone surrogate.
         check_text(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()

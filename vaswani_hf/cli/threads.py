@@ -68,7 +68,7 @@ def leaving_busy_cores(is_quiet: bool = False) -> Iterator[None]:
     before = processor_times()
     yield
     after = processor_times()
-    # Some sandboxes hide /proc/stat, or report only zeros.
+    # Change nothing if the processor times are unknown: some sandboxes hide /proc/stat, or report only zeros.
     if after.total <= before.total:
         return
     import torch

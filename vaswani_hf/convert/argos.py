@@ -49,8 +49,8 @@ _PIECES = "sentencepiece.model"
 _METADATA = "metadata.json"
 _SOURCE_VOCABULARY = "source_vocabulary.json"
 _TARGET_VOCABULARY = "target_vocabulary.json"
-# The number and the length of random texts. The export checks that the SentencePiece model and the tokenizer
-# split these texts into the same tokens.
+# The number of random texts, and the number of tokens in a text. The export checks that the SentencePiece
+# model and the tokenizer split these texts into the same tokens.
 _NUM_TEXTS = 300
 _NUM_TOKENS = 12
 

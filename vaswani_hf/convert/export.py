@@ -47,7 +47,7 @@ EXPORT_FORMATS: dict[str, ExportFormat] = {
 
 
 def format_of_export(folder: Path) -> ExportFormat | None:
-    """Return the export format of a folder, or None if `vaswani export` has not written the folder."""
+    """Return the export format that matches the files in a folder, or None if no export format matches."""
     model_type = read_record(folder / CONFIG_FILE).get("model_type")
     for entry in EXPORT_FORMATS.values():
         if any(folder.glob(entry.main_file)) and entry.model_type == model_type:
@@ -79,8 +79,8 @@ def export(
         model_name_or_path (str or PathLike): The checkpoint: a local folder, or a repository on the Hub
             (user/name or user/name@revision).
         output (str or PathLike): The path of the folder to write. If the folder already exists, it must be
-            empty. The export creates the folder only if the written model and the checkpoint have the same
-            outputs.
+            empty. The export does not create the folder if the outputs of the written model and of the
+            checkpoint differ too much.
         format (str): The name of a format, such as "marian".
         quantization (str, optional): The dtype of the stored weights, such as "int8". The default is "int8"
             for the format "html", and the dtype of the checkpoint for "ctranslate2" and "argos". The other
@@ -97,7 +97,7 @@ def export(
     Raises:
         ValueError: If an argument is invalid, if a library is missing, or if the model is not a checkpoint of
             this package. A ValueError is also raised if the format cannot express the model, or if the
-            written model has other outputs than the checkpoint.
+            outputs of the written model and of the checkpoint differ too much.
     """
     entry = _entry(format, quantization)
     _check_languages(entry, source_language, target_language)

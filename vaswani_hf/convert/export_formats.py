@@ -203,8 +203,8 @@ class ExportFormat:
     Attributes:
         name (str): The value of `--format`. The extra called `name` in pyproject.toml installs the modules in
             `libraries`.
-        main_file (str): The name, or a pattern for the name, of a file that occurs only in exports of this
-            format.
+        main_file (str): The name of a file that each export of this format contains, or a pattern for the
+            name. `format_of_export` recognises an export by `main_file` and `model_type`.
         library_name (str): The library that reads the format, for the model card.
         expressible (Expressible): Describes which configs the format supports.
         settings (SupportedSettings, optional): Describes which search settings the format supports. None if

@@ -322,7 +322,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.isdecimal() or (token in ids and token not in _SPECIAL_TOKENS):
             raise DamagedFileError(
-                f"Line {number:,} of '{path.name}' must contain a new token and its frequency, but is "
+                f"Line {number:,} of '{path.name}' must contain a token that no earlier line has, and its frequency, but is "
                 f"{line[:50]!r}"
             )
         ids.setdefault(token, len(ids))

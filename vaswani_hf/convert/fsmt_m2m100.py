@@ -2,10 +2,10 @@
 with fairseq.
 
 FSMT (`facebook/wmt19-*`) is post-norm, and has a source and a target vocabulary. M2M100 (also NLLB) is
-pre-norm, and has one vocabulary for all languages. FSMT and M2M100 differ from the paper in four points: the
-attention projections have biases; the sinusoids have the timescales of tensor2tensor, with all sines in the
-first half of the features; the first token has the position `pad_token_id` + 1; the decoder starts from
-`</s>`.
+pre-norm, and has one vocabulary for all languages. FSMT and M2M100 have four common differences from the
+paper: the attention projections have biases; the sinusoids have the timescales of tensor2tensor, with all
+sines in the first half of the features; the first token has the position `pad_token_id` + 1; the decoder
+starts from `</s>`.
 
 M2M100 and NLLB models translate between many languages. A source text begins with the token of its language,
 and a translation begins with the token of the target language. The vocabularies of the imported tokenizers

@@ -77,7 +77,8 @@ _SETTINGS = """
 # tokens.
 _NUM_TEXTS = 50
 _NUM_TOKENS = 12
-# The largest absolute int8 value. A weight is its int8 value multiplied by the scale of its row.
+# The largest absolute value of a weight in int8. A weight is its int8 value multiplied by the scale of its
+# row.
 _LARGEST = 127
 
 

@@ -62,7 +62,8 @@ class Imported:
         notes (list): Sentences about differences between the checkpoint and the imported model, for the user
             and for the model card.
         logits (Callable, optional): Computes logits with the library from which the checkpoint comes (see
-            `Logits`). None if the library of the checkpoint is not installed.
+            `Logits`). None if the import cannot run the original model, for example because the library is
+            not installed.
         generation_config (GenerationConfig, optional): The generation config with the search options of the
             checkpoint. By default, the generation config has only the special tokens of `config`.
         compare (Callable, optional): Returns the largest difference (nats) between log-probabilities of the
@@ -116,7 +117,7 @@ class Read(Protocol):
 
 @dataclass(frozen=True)
 class ImportFormat:
-    """Describes a checkpoint format of another library that can be imported.
+    """Describes a checkpoint format of another library. Checkpoints in this format can be imported.
 
     Attributes:
         name (str): The value of `--from`. The extra `name` in pyproject.toml installs `libraries`.

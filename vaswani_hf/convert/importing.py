@@ -76,9 +76,8 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
 }
 # The export formats that `vaswani import` can also read.
 _IMPORTABLE = (MARIAN, MARIAN_NPZ)
-# Patterns of the names of weight files. `vaswani import` refuses the folder of an export only if the folder
-# contains no weight file. A repository can contain weights and also an export, for example to
-# transformers.js.
+# Patterns of the names of weight files. A repository can contain weights and also an export, for example to
+# transformers.js. `vaswani import` does not refuse such a repository because of the export.
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.npz", "*.ckpt*", "params.*")
 # A pointer of git-lfs begins with these bytes. If git-lfs is not installed, a clone has pointers in place of
 # large files.
@@ -92,7 +91,8 @@ class ImportReport(NamedTuple):
         format (str): The name of the format, such as "marian_mt".
         difference (float, optional): The largest difference (nats) between the log-probabilities of the
             written checkpoint and the log-probabilities of the original library, on sample inputs. None if
-            the library of the original checkpoint is not installed.
+            the import cannot run the original model, for example because the original library is not
+            installed.
         text (str): The lines that the command `vaswani import` prints.
     """
 
@@ -112,8 +112,9 @@ def import_checkpoint(
 ) -> ImportReport:
     """Write a checkpoint of this package that computes the same function as a checkpoint of another library.
 
-    The weights are written in float32. If the library of the source checkpoint is installed, the import
-    compares the log-probabilities of the library and of the written checkpoint on sample inputs.
+    The weights are written in float32. For most formats, if the library of the source checkpoint is
+    installed, the import compares the log-probabilities of the library and of the written checkpoint on
+    sample inputs.
 
     Example:
         >>> from vaswani_hf import import_checkpoint
@@ -175,7 +176,9 @@ def import_checkpoint(
         difference = _difference(imported, folder)
         _write_card(entry, imported, folder, source, Path(output).name, difference)
         if difference is None:
-            lines = [f"{entry.peer} is not installed, so the outputs were not compared."]
+            lines = [
+                f"The outputs were not compared, because {entry.peer} is not installed or the import cannot run it."
+            ]
         else:
             lines = [
                 f"Largest difference between the log-probabilities of {entry.peer} and of the checkpoint on "
@@ -190,8 +193,8 @@ def _local_path(source: str | os.PathLike, format: str | None) -> Path:
         return Path(source)
     entries = IMPORT_FORMATS.values() if format is None else [IMPORT_FORMATS[format]]
     files = sorted({pattern for entry in entries for pattern in entry.files})
-    # `_refuse_other_folders` recognises an export to ONNX by the file `ONNX.main_file`, which contains no
-    # weights.
+    # Also download `ONNX.main_file`, a file without weights, because `_refuse_other_folders` recognises an
+    # export to ONNX by this file.
     return checkpoint_folder(source, option="source", files=[*files, CARD_FILE, CONFIG_FILE, ONNX.main_file])
 
 
@@ -305,7 +308,8 @@ def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
 
 def _difference(imported: Imported, folder: Path) -> float | None:
     """Return the largest difference (nats) between the log-probabilities of the original checkpoint and of
-    the written checkpoint. Return None if the library of the original checkpoint is not installed.
+    the written checkpoint. Return None if the import cannot run the original model, for example because the
+    original library is not installed.
     """
     if imported.compare is not None:
         largest = imported.compare(load_model(folder))

@@ -3,7 +3,7 @@
 The architectures of MarianMT and of this package differ in two points. The attention projections of MarianMT
 have biases; the export sets the biases to zero if the checkpoint has no biases. In the sinusoids of MarianMT,
 the first half of the features are sines and the second half are cosines. In Section 3.5 of the paper, sines
-and cosines alternate. The order of the D features does not matter if all weights use the same order.
+and cosines alternate. The order of the features does not matter if all weights use the same order.
 Therefore the export reorders the rows or columns of the weights to MarianMT's order of features.
 
 The exported model differs from the checkpoint in three points. MarianMT counts padding tokens as positions,
@@ -149,8 +149,8 @@ def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) 
 def export_marian(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the MarianMT model and the tokenizers. Load the exported tokenizers with `AutoTokenizer`, because
-    MarianTokenizer reads only SentencePiece models.
+    """Write the MarianMT model and the tokenizers. A user must load the exported tokenizers with
+    `AutoTokenizer`, because MarianTokenizer reads only SentencePiece models.
     """
     to_marian(model, tokenizers).save_pretrained(folder)
     if tokenizers is not None:
@@ -176,8 +176,8 @@ def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
         and config.tie_word_embeddings,
         decoder_start_token_id=decoder_start_token_id(config),
         max_position_embeddings=num_positions,
-        # Force no last token. By default, MarianMT replaces the last token by token 0 if a translation
-        # reaches the length limit.
+        # Set no `forced_eos_token_id`. By default, MarianMT replaces the last token by token 0 if a
+        # translation reaches the length limit.
         forced_eos_token_id=None,
     )
 

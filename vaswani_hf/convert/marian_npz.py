@@ -1,4 +1,5 @@
-"""Imports the `.npz` models of Marian, the C++ toolkit. The export uses the tables of weight names too.
+"""Imports the `.npz` models of Marian, the C++ toolkit. The export in marian_npz_export.py also uses the
+tables of weight names in this file.
 
 A model file contains the weights, and the options as YAML text in the entry `special:model.yml`. The option
 `type` is "transformer" or "transformer-new". The two types have different weight names, and different
@@ -245,7 +246,7 @@ def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
             f"'{path.name}' must be a model of Marian, but has no entry {OPTIONS_ENTRY}; use the model file "
             "that Marian has written, not the file with the state of the optimizer."
         )
-    # Remove the NUL bytes at the end of the YAML text, which Marian writes into the model file.
+    # Remove the NUL bytes that Marian writes at the end of the YAML text.
     options = parse_yaml(
         text.tobytes().rstrip(b"\0").decode(errors="replace"), f"{OPTIONS_ENTRY} of '{path.name}'"
     )

@@ -11,10 +11,11 @@ The type of the exported Marian model depends on the checkpoint:
 - For all other checkpoints, the export writes the type "transformer-new" (for Marian 1.12 and later). The
   export stores the sinusoids of the checkpoint as Marian's learned positions. Marian does not multiply
   embeddings by sqrt(d_model) in models with learned positions, so the export multiplies the stored embeddings
-  by sqrt(d_model). The export does not multiply the output projection by sqrt(d_model). Therefore the export
-  stores an output projection that is tied to the embeddings as a separate matrix. Marian's decoder starts
-  from a vector of zeros. Therefore the export adds the embedding of the start token to the first row of the
-  decoder's position table.
+  by sqrt(d_model) if the checkpoint scales its embeddings. The export does not multiply the output projection
+  by sqrt(d_model). Therefore the export stores an output projection that is tied to the embeddings as a
+  separate matrix. Marian's decoder starts from a vector of zeros. If the decoder of the checkpoint starts
+  from the embedding of a token, the export adds this embedding to the first row of the decoder's position
+  table.
 
 Marian 1.12.42 has three errors. For models of the type "transformer" with learned positions, Marian stops
 with an error message. For models of the type "transformer" with pre-norm, the search of Marian omits a
@@ -257,8 +258,9 @@ def _weights_for_marian(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
     The function returns a shared or tied weight under each of its names, because the export can change the
     weight separately for each name. Attention layers without biases get biases of zeros, because Marian
-    always adds biases. If the model always gives `<pad>` the probability 0, the export must do the same. The
-    export then gives `<pad>` a very low output bias, or removes the embedding and output rows of `<pad>`.
+    always adds biases. If the model always gives `<pad>` the probability 0, the exported model must do so
+    too. Therefore the export gives `<pad>` a very low output bias, or removes the embedding and output rows
+    of `<pad>`.
     """
     config = model.config
     state = {name: tensor.detach() for name, tensor in model.named_parameters()}
@@ -305,7 +307,7 @@ def _add_position_tables(
 
 
 def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Change the weights so that each LayerNorm gives the same outputs with Marian's epsilon.
+    """Change the weights so that the model gives the same outputs with Marian's epsilon in each LayerNorm.
 
     LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore the export
     multiplies the inputs of all LayerNorms by c, where c^2 is Marian's epsilon divided by the checkpoint's
@@ -431,7 +433,9 @@ class MarianNpzEngine(Engine):
         return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with `search`, and with the batch size in decoder.yml."""
+        """Translate texts with `num_beams` beams, the length penalty in `search`, and the other options in
+        decoder.yml.
+        """
         rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]
         words += ["--normalize", str(self.search["length_penalty"])]

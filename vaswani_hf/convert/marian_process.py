@@ -46,7 +46,9 @@ def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
 
 
 def lines_of(rows: list[list[int]], names: list[str]) -> str:
-    """Return one line of text for each row of token ids, without the end token, because Marian adds it."""
+    """Return one line of text for each row of token ids, without the end token, because Marian adds the end
+    token.
+    """
     return "".join(" ".join(names[number] for number in row[:-1]) + "\n" for row in rows)
 
 

@@ -14,8 +14,8 @@ With transformers 5.24 and later, the names of the inputs and outputs contain `c
 `past_key_values`.
 
 The graphs accept any batch size, source length and target length. The weights of each graph are in a separate
-file, such as encoder.onnx.data for encoder.onnx. The class `ExportedModel` of newer versions of transformers
-can load the exported folder.
+file, such as encoder.onnx.data for encoder.onnx. If the export runs with a version of transformers that has
+the class `ExportedModel`, `ExportedModel` can load the exported folder.
 """
 
 import contextlib
@@ -80,8 +80,8 @@ def refuse_short_table(config: VaswaniConfig, format: str) -> None:
 
 def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Run the graphs in ONNX Runtime. `batch` has `input_ids` and `attention_mask` [B, S], and
-    `decoder_input_ids` [B, T], padded on the right. Return the logits [B, T, V], arbitrary at padding
-    positions.
+    `decoder_input_ids` [B, T], padded on the right. Return the logits [B, T, V]. The logits at padding
+    positions have no meaning.
     """
     model = OnnxModel(folder)
     source = {
@@ -149,8 +149,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # Older versions of transformers, such as 5.17, do not have the class `ExportedModel`. In these
-        # versions, each graph is a `torch.onnx.ONNXProgram`.
+        # Older versions of transformers, such as 5.17, do not have the class `ExportedModel`, and export each
+        # graph as a `torch.onnx.ONNXProgram`.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)

@@ -222,7 +222,7 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
     if "model" in checkpoint:
         state.update(checkpoint["model"])
         for name, tensor in (checkpoint["generator"] or {}).items():
-            # Remove the prefix "0.". In OpenNMT-py 2, the names have this prefix, because the output
+            # Remove the prefix "0.". In OpenNMT-py 2, the names have the prefix "0.", because the output
             # projection is the first module of an `nn.Sequential`.
             state[f"generator.{name.removeprefix('0.')}"] = tensor
     else:

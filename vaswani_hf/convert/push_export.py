@@ -59,7 +59,8 @@ def push_export(
         card = _card_of_export(folder, entry, to.repo_id, base_model, token)
         (staged / CARD_FILE).write_text(str(card), encoding="utf-8")
         refuse_tokens(staged)
-        # Delete the records of an earlier export, because they describe another model.
+        # Delete the recipe and the calibration of an earlier push from the repository, because the two files
+        # describe another model.
         return commit_and_check(to, staged, commit_message, replaced=(RECIPE_FILE, CALIBRATION_FILE))
 
 

@@ -13,7 +13,7 @@ disable a piece of the other language's SentencePiece model, the conversion inse
 The conversion never disables a piece of one character. The conversion never inserts `_FOREIGN` before a piece
 that consists only of unknown characters. A character is unknown if no piece of the language's SentencePiece
 model contains the character. SentencePiece joins adjacent unknown characters to one piece, and Marian looks
-up the joined piece in the vocabulary. Therefore the tokenizer must contain each piece in the vocabulary that
+up the joined piece in the vocabulary. Therefore the tokenizer must contain each vocabulary entry that
 consists of several unknown characters.
 """
 
@@ -332,8 +332,8 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
         if token in special or not (token.startswith(_FOREIGN) or _is_run(source, token))
     }
     for splitter in splitters[1:]:
-        # Add the one-character pieces that are not in the tokenizer's vocabulary. `_pre_tokenizer` wrote the
-        # characters of these pieces into its regular expression.
+        # Add the one-character pieces that are not in the tokenizer's vocabulary. The regular expression that
+        # `_pre_tokenizer` wrote contains these one-character pieces.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():
@@ -355,8 +355,9 @@ def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that occur in no piece of the SentencePiece model."""
     # The normalizer replaces neighbouring unknown characters by `_UNKNOWN`, unless all of them together are
     # one entry of the vocabulary. The normalizer never replaces `token`, because `token` is in the
-    # vocabulary. Therefore normalize two copies of the token. If the vocabulary contains the two copies as
-    # one entry, the three copies show the same.
+    # vocabulary. Therefore normalize two copies of the token: if its characters are unknown, the result
+    # contains `_UNKNOWN`. If the vocabulary contains the two copies as one entry, the test needs three
+    # copies.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 

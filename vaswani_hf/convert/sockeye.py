@@ -61,12 +61,12 @@ _PAD, _UNK, _BOS, _EOS = range(4)
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish1": "silu"}
 _POSITIONS = {"fixed": "sinusoidal", "learned": "learned"}
 _REQUIRED_OF_MODEL: Requirements = {
-    "lhuc": (False, "this package does not support factors of hidden units"),
+    "lhuc": (False, "this package does not support learned factors for hidden units (LHUC)"),
     "neural_vocab_selection": (None, "the output projection must contain all tokens of the vocabulary"),
 }
 _REQUIRED_OF_STACK: Requirements = {
     "decoder_type": ("transformer", "each decoder layer must have self-attention"),
-    "use_lhuc": (False, "this package does not support factors of hidden units"),
+    "use_lhuc": (False, "this package does not support learned factors for hidden units (LHUC)"),
     "use_glu": (False, "this package does not support gates in the feed-forward network"),
     "block_prepended_cross_attention": (False, "the decoder must attend to all source tokens"),
 }
@@ -234,9 +234,9 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
             f"'{_WEIGHT_FILE}' must contain only tensors, but does not; use the weights of a model that is "
             "not quantized."
         )
-    # Leave out two kinds of weights. Old versions of Sockeye write copies of other weights, whose names
-    # contain "traced" or "cached". The network that predicts the length of a translation has no effect on the
-    # probabilities of tokens.
+    # Leave out two kinds of weights. Old versions of Sockeye also write copies of weights. The names of the
+    # copies contain "traced" or "cached". The network that predicts the length of a translation has no effect
+    # on the probabilities of tokens.
     return {
         name: tensor
         for name, tensor in state.items()
@@ -257,7 +257,7 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
             refuse(
                 "attention_heads",
                 heads,
-                f"the number of rows of the weight {name}, {len(weight)}, is not a multiple of the number of "
+                f"the {len(weight)} rows of the weight {name} cannot be divided into keys and values of this number of "
                 "heads",
             )
         queries = weight[:num_queries]

@@ -2,7 +2,7 @@
 
 The models of tensor2tensor differ from the paper in four points. LayerNorm has an epsilon of 1e-6. The
 sinusoids use tensor2tensor's timescales, with all sines in the first half of the features. The layers are
-pre-norm with a LayerNorm at the end of each stack, except in the hyperparameters of `transformer_base_v1`.
+pre-norm with a LayerNorm at the end of each stack, except with the hyperparameter set `transformer_base_v1`.
 The decoder starts from a vector of zeros. A checkpoint stores each embedding in several variables.
 
 The encoder of tensor2tensor adds a learned vector to each source embedding: the row `target_space_id` of the
@@ -375,7 +375,7 @@ TENSOR2TENSOR = ImportFormat(
         "Keeps the weights, the zero vector that the decoder starts from, and the hyperparameters in "
         "hparams.json, or in flags.txt if hparams.json is missing. Hyperparameters in the file of `--config` "
         "take precedence. If both files are missing, the file of `--config` must contain `num_heads`. A file "
-        "`vocab.*subwords` in the folder, or the files of `--vocabularies`, become tokenizers with equal token "
+        "`vocab.*subwords` in the folder, or the files of `--vocabularies`, become tokenizers with the same token "
         "ids."
     ),
     loses=(

@@ -28,7 +28,7 @@ from .sentencepiece_models import empty_model
 from .text_files import read_lines
 from .word_tokenizers import SpecialTokens, imported_tokenizer
 
-# Control characters with which the normalizer marks positions in a text.
+# Control characters that the normalizer and the decoder insert into a text, and then replace.
 _BETWEEN_CHARACTERS, _END_OF_PART, _BACKSLASH = "\x01", "\x02", "\x03"
 _ALPHANUMERIC = r"[\p{L}\p{N}]"
 _OTHER = r"[^\p{L}\p{N}]"

@@ -2,8 +2,8 @@
 
 `torch.nn.Transformer` contains only the encoder layers and decoder layers. The author of a translation model
 implements the embeddings, the positions and the output projection, and chooses the names of their weights.
-The user must write the names of the weights, the kind of positions and the number of heads into a file. The
-option `--config` names the file.
+The user must write the names of the weights, the kind of positions and the number of heads into a file, and
+name the file with the option `--config`.
 
 Models with a `torch.nn.Transformer` differ from the paper in two points: the attention has biases; a
 LayerNorm follows the last layer of each stack, even in post-norm models. PyTorch stores the projections of
@@ -319,7 +319,7 @@ TORCH_TRANSFORMER = ImportFormat(
     peer="PyTorch",
     keeps=(
         "Keeps the weights, the embeddings, the output projection and its bias, and the position table. If "
-        "the position table contains sinusoids, the imported model has sinusoidal positions. Otherwise, "
+        "the position table contains sinusoids, the imported model has sinusoidal positions. With another table, "
         "the imported model has learned positions."
     ),
     loses=(

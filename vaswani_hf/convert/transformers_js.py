@@ -95,7 +95,7 @@ def _only_tokenizer(tokenizers: Tokenizers) -> Any:
     source, target = tokenizers
     if languages_of(source):
         raise NotExpressibleError(
-            "The tokenizer has tokens of languages, which the pipeline of transformers.js does not add to "
+            "The tokenizer has language tokens, which the pipeline of transformers.js does not add to "
             "the texts of a MarianMT model; use another format."
         )
     if source is not target and not target.init_kwargs.get(SHARED_IDS_MARK, False):

@@ -21,7 +21,9 @@ from ..checkpoint.files import DamagedFileError
 
 
 class Stub:
-    """Replaces an object of another library during unpickling: the object's attributes without its code."""
+    """Replaces an object of another library during unpickling. A `Stub` has the attributes of the object, but
+    not the methods.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.arguments = args
@@ -34,8 +36,8 @@ class Stub:
                 self.__dict__.update(part)
 
 
-# The number of bytes to read from a file that is not a zip file. Older versions of `torch.save` write such
-# files, with the names of the weights near the beginning.
+# The number of bytes to read from a file that is not a zip file. Older versions of `torch.save` do not write
+# zip files, and write the names of the weights near the beginning of the file.
 _LONGEST_HEADER = 2**20
 
 
@@ -75,7 +77,7 @@ def _is_unreadable(error: Exception) -> bool:
 
 
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
-    """Load a float32 state dict from a file of `torch.save` or safetensors.
+    """Load a state dict from a file of `torch.save` or safetensors, and convert the weights to float32.
 
     The state dict is the loaded object, or a dict inside the object. The function returns the first dict with
     a key that matches the pattern `has_name`. The returned names do not have the prefix "module." of

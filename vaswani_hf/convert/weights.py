@@ -302,7 +302,7 @@ def to_interleaved(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 def to_halves(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Reorder the features to all sines before all cosines: the inverse of `to_interleaved`."""
+    """Reorder the features so that all sines come before all cosines: the inverse of `to_interleaved`."""
     return _reordered(state, (-1, 2))
 
 

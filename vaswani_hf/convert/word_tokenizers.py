@@ -62,9 +62,9 @@ def merging_tokenizer(
     merges: Sequence[tuple[str, str]],
     special: SpecialTokens = USUAL_TOKENS,
 ) -> PreTrainedTokenizerFast | None:
-    """Create a tokenizer that splits texts at spaces, and words with the merges of subword-nmt or fastBPE.
-    The last token of a word ends with `END_OF_WORD`. Return None if the vocabulary lacks a token of the
-    merges, because the library `tokenizers` does not support tokens without an id.
+    """Create a tokenizer that splits texts at spaces, and splits the words with the merges of subword-nmt or
+    fastBPE. The last token of a word ends with `END_OF_WORD`. Return None if the vocabulary lacks a token of
+    the merges, because the library `tokenizers` does not support tokens without an id.
     """
     needed = {token for left, right in merges for token in (left, right, left + right)}
     if not needed <= ids.keys():

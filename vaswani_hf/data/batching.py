@@ -55,9 +55,10 @@ class _Packing(NamedTuple):
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     """Yields batches of sentence pairs with similar lengths: as few batches as the two token budgets allow.
 
-    The size of a tensor in tokens is the number of pairs times the length of the longest sentence. All epochs
-    have the same number of batches. Each epoch shuffles the pairs that have the same source length and the
-    same target length, and then shuffles the batches.
+    The token budgets limit the padded source tensor and the padded target tensor of a batch. The size of a
+    padded tensor in tokens is the number of pairs times the length of the longest sentence. All epochs have
+    the same number of batches. In each epoch, the sampler shuffles the pairs of equal source length and equal
+    target length among each other, and then shuffles the batches.
     """
 
     def __init__(
@@ -423,7 +424,7 @@ def cut_into_parts(
     tensor and a padded target tensor, each with at most `positions` elements.
 
     If the longest sentence of the batch has more tokens than the limit `positions`, each part contains only
-    one sentence pair.
+    one sentence pair, and a part can exceed the limit.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

@@ -102,6 +102,6 @@ class Corpus:
         """The `corpus_digest` of the training data: `count` (None for a stream) and `sha256`."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Hash the texts of a stream, not the token ids. Hashing the token ids would encode each pair twice,
-        # and `reports` would count each pair twice.
+        # Hash the texts of a stream, not the token ids. Hashing the token ids would encode the first pairs of
+        # the stream twice, and `reports` would count the first pairs twice.
         return corpus_digest(self.texts["train"])

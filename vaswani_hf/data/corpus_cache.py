@@ -20,8 +20,8 @@ from ..version import __version__
 from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
-# The number of sentence pairs to hash at the beginning of a stream. Hash only few pairs of a stream, because
-# each run hashes the pairs again when the run starts.
+# The number of sentence pairs to hash at the beginning of a stream. Hash only a few pairs of a stream,
+# because each run hashes the pairs again when the run starts.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
@@ -90,7 +90,9 @@ def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
 
 
 def cache_key(pairs: Dataset, options: Any) -> str:
-    """Return a hash of the sizes and modification times of the files of a dataset, and of `options`."""
+    """Return a hash of the paths, sizes and modification times of the files of a dataset, of the version of
+    this package, and of `options`.
+    """
     files = [file["filename"] for file in pairs.cache_files]
     stamps = [(file, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
     text = json.dumps([__version__, len(pairs), stamps, options], sort_keys=True)

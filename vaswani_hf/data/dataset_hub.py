@@ -20,7 +20,7 @@ from ..settings.data import CorpusData, is_on_hub
 _Data = TypeVar("_Data", bound=CorpusData)
 
 # Turn off the download counter of `datasets`, because the counter sends the names of datasets, even of
-# private datasets, to a fixed address.
+# private datasets, to s3.amazonaws.com.
 if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
 
@@ -105,7 +105,7 @@ def open_dataset(
     except DatasetGenerationError as error:
         if not isinstance(error.__cause__, ValueError):
             raise
-        # Only the cause says what is wrong with a file of the dataset.
+        # Only the cause of the `DatasetGenerationError` says what is wrong with a file of the dataset.
         raise InvalidValueError(f"`dataset` '{name}' cannot be read: {error.__cause__}") from error
     files = getattr(dataset, "cache_files", [])
     # `datasets` caches a dataset in a folder whose name is the commit.

@@ -162,7 +162,9 @@ _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".
 
 
 def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
-    """Return the sentences of a row in two languages. A missing value becomes an empty sentence."""
+    """Return the two sentences of a row in the languages `languages`. A missing value becomes an empty
+    sentence.
+    """
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
     # Usually, the column `translation` maps each language to a sentence. If the source or target language is

@@ -157,8 +157,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
 
 class ShuffledShards:
-    """Reads the shards of a stream in another order in each epoch, and takes pairs alternately from several
-    open shards.
+    """Reads the shards of a stream in a different random order in each epoch, and takes pairs alternately
+    from several open shards.
 
     The shuffle buffer of `datasets` is not used, because its content is lost when a run stops. A stream with
     a single shard is read in its stored order.

@@ -72,8 +72,9 @@ class TextEncoder:
         """Return the int32 token ids of each text. The texts must not begin or end with white space."""
         if not self._encodes_words_alone:
             return _as_lists(self._encode(texts.to_pylist(), special=True))
-        # Split the texts at single spaces. In the text, a space is part of the following word, and the
-        # tokenizer adds a space before each word.
+        # Split the texts at single spaces. A single word gets the same token ids as inside a text: inside a
+        # text, the tokenizer counts a space as a part of the following word, and the tokenizer adds a space
+        # before a single word.
         words_of_texts = pyarrow.compute.split_pattern(texts, " ")
         offsets = words_of_texts.offsets.to_numpy()  # [N + 1]
         words = words_of_texts.values.dictionary_encode()

@@ -14,13 +14,14 @@ from .batching import order_by_length
 class WeightedPairs:
     """Chooses the sentence pairs of each epoch if the training corpora have weights.
 
-    Each epoch has a list of pairs. In this list, a corpus with `n` pairs and weight `w` has `m = round(w *
-    n)` places (at least one if `w > 0`). For each epoch and each corpus of `n` pairs, `of_epoch` draws a
-    random integer `r` from 0 to `n - 1`. The `n` pairs of the corpus are sorted by length. For each `j` from
-    0 to `m - 1`, the place `j` contains the pair with the index `floor((j * n + r) / m)`. Therefore each pair
-    of the corpus occurs `floor(m / n)` or `ceil(m / n)` times in an epoch. For each place in an epoch's list,
-    the sampler assumes the largest source length and target length of all pairs that can fill the place.
-    Therefore the batch sizes (in pairs) do not change from epoch to epoch.
+    Each epoch has a list of pairs. In the list of an epoch, a corpus with `n` pairs and weight `w` has `m =
+    round(w * n)` places (at least one if `w > 0`). For each epoch and each corpus of `n` pairs, `of_epoch`
+    draws a random integer `r` from 0 to `n - 1`. The `n` pairs of the corpus are sorted by length. For each
+    `j` from 0 to `m - 1`, the place `j` of the corpus contains the pair with the index `floor((j * n + r) /
+    m)` in the sorted corpus. Therefore each pair of the corpus occurs `floor(m / n)` or `ceil(m / n)` times
+    in an epoch. For each place in an epoch's list, the sampler assumes the largest source length and target
+    length of all pairs that can fill the place. Therefore the batch sizes (in pairs) do not change from epoch
+    to epoch.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """Return an array [num_places]. In each epoch, the sampler draws `num_places` pairs from the corpus.
-    Element `i` is the maximum length (in tokens) of the sentences that the sampler can draw for place `i`.
+    """Return an array [num_places]. In each epoch, `of_epoch` draws `num_places` pairs from the corpus.
+    Element `i` is the maximum length (in tokens) of the sentences that `of_epoch` can draw for place `i`.
     """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # In each epoch, the sampler draws for place `i` one of the pairs `first[i]` to `last[i]` (inclusive). For
+    # In each epoch, `of_epoch` draws for place `i` one of the pairs `first[i]` to `last[i]` (inclusive). For
     # each `i`, `np.maximum.reduceat` returns the maximum of `lengths[first[i] : first[i + 1]]`. This slice
     # does not always contain `lengths[last[i]]`, because `last[i]` can be equal to `first[i + 1]`. Therefore
     # compute the element-wise maximum of two arrays: the result of `reduceat`, and `lengths[last]`.

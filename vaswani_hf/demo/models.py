@@ -32,7 +32,8 @@ def load_directions(names: Sequence[str], device: str | None) -> "list[Direction
 
     short_names = [Path(os.path.abspath(name)).name for name in names]
     if len(set(short_names)) < len(names):
-        # Several models have the same short name, such as runs/a/averaged and runs/b/averaged.
+        # Use the complete names, because several models have the same short name: for example,
+        # runs/a/averaged and runs/b/averaged have the short name "averaged".
         short_names = list(names)
     directions = []
     for name, short_name, translator in zip(names, short_names, translators, strict=True):

@@ -135,8 +135,8 @@ def push_space(
     """Create or update the Space of a pushed checkpoint. Download the Space again, and check that all files
     have arrived unchanged.
 
-    The Space runs the code of the commit `commit` of the repository `model`. For a static Space, `page` is
-    the result of `export_page`. Return the URL of the commit in the Space.
+    A Space with the SDK "gradio" runs the code of the commit `commit` of the repository `model`. For a static
+    Space, `page` is the result of `export_page`. Return the URL of the commit in the Space.
     """
     with only_hub_errors(), TemporaryDirectory() as name:
         sdk: Literal["gradio", "static"] = "gradio" if page is None else "static"

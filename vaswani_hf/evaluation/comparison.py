@@ -19,13 +19,13 @@ from .systems import Report, System, TestSet
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# At least this number of translations must differ for a p-value. A confidence interval needs at least this
-# number of sentences. If m translations of two systems differ, the randomization test has 2^m ways to swap
-# translations. Two of the 2^m ways to swap translations always give a difference of the observed size: to
-# swap no translation, and to swap all. Therefore, if m translations differ, the p-value cannot be below 2 /
-# 2^m, for example 0.002 for m = 10. If only one translation differs, the correct p-value is 1, but sacreBLEU
-# computes 0.0001. For the p-value, sacreBLEU counts only the trials with a larger difference than the
-# observed difference.
+# A p-value needs at least `FEWEST_SENTENCES` translations that differ. A confidence interval needs at least
+# `FEWEST_SENTENCES` sentences. If m translations of two systems differ, the randomization test has 2^m ways
+# to swap translations. Two of the 2^m ways to swap translations always give a difference of the observed
+# size: to swap no translation, and to swap all. Therefore, if m translations differ, the p-value cannot be
+# below 2 / 2^m, for example 0.002 for m = 10. If only one translation differs, the correct p-value is 1, but
+# sacreBLEU computes 0.0001. For the p-value, sacreBLEU counts only the trials with a larger difference than
+# the observed difference.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes of memory per sentence and
 # randomization trial: 1.6 GB for 20,000 sentences and 10,000 trials.

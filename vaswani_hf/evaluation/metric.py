@@ -17,8 +17,9 @@ class TranslationMetric(evaluate.Metric):
     instead of `evaluate.load`, because the metric is not on the Hub.
 
     Values of `tokenize` and `lowercase` in a call of `compute` override the values of the constructor. The
-    metric keeps all sentences in memory. In a distributed run, pass all sentences to the metric of one
-    process, as `Seq2SeqTrainer` does.
+    metric keeps all sentences in memory. In a distributed run, gather the sentences of all processes before
+    the call of `compute`, as `Seq2SeqTrainer` does, because the metric of a process scores only the sentences
+    that the process passes to the metric.
     """
 
     def __init__(self, tokenize: str = "13a", lowercase: bool = False):

@@ -48,8 +48,8 @@ def _piece_of_text(raw: str) -> Piece:
 
 
 def references_of(pieces: Sequence[Piece]) -> dict[str, str]:
-    """Map each character that the document writes only as an HTML reference, such as `&nbsp;`, to the
-    reference.
+    """Map each character that the texts in `pieces` contain only as a character reference, such as `&nbsp;`,
+    to the reference.
     """
     texts = [piece.raw for piece in pieces if piece.kind == "text"]
     references = {}

@@ -28,8 +28,8 @@ _MATH = re.compile(r"\$\$.+?\$\$|(?<!\w)\$(?![\s{])[^$\n]*?(?<!\s)\$(?![\w{])", 
 _FOOTNOTE = re.compile(r"\[\^[^\s\[\]]+\]")
 _FOOTNOTE_DEFINITION = re.compile(rf"{_FOOTNOTE.pattern}:[ \t]*")
 _SOFT_OR_HARD_BREAK = re.compile(r"\\?[ \t]*\n[ \t]*")
-# This tag is inserted before an HTML block that begins inside an untranslated element, and is removed after
-# the translation.
+# `_KEEPING_TAG` is inserted before an HTML block that begins inside an untranslated element, and is removed
+# after the translation.
 _KEEPING_TAG = '<div translate="no">'
 _PARAGRAPH = ["paragraph_open", "inline", "paragraph_close"]
 _SPECIAL = r"[\\`*_\[\]<>~]|&(?=#?\w+;)"
