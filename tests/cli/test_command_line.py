@@ -2,7 +2,9 @@
 write.
 """
 
+import contextlib
 import dataclasses
+import io
 import logging
 import os
 import shutil
@@ -331,6 +333,24 @@ def test_a_closed_pipe_is_no_failure(python, files, copier_checkpoint):
         ["bash", "-c", command], capture_output=True, text=True, env=environment, check=False
     )
     assert (done.returncode, done.stdout) == (0, "ja?\n"), done.stderr
+
+
+# Each row has a command, and a text in its output: messages have escape sequences, results are in UTF-8.
+UNENCODABLE = {
+    "translate --help": r"\u2026",
+    "recipes numbers": "ö, ü, ß",
+    "translate {model} --text 日本 --device cpu": "日本",
+}
+
+
+@pytest.mark.parametrize("words", UNENCODABLE)
+def test_an_encoding_without_a_character_ends_no_command(copier_checkpoint, monkeypatch, words):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", stdout)
+    with contextlib.suppress(SystemExit):
+        assert main(words.format(model=copier_checkpoint).split()) == 0
+    stdout.flush()
+    assert UNENCODABLE[words] in stdout.buffer.getvalue().decode()
 
 
 def test_translate_has_every_option_of_a_translation():

@@ -7,6 +7,7 @@ from typing import ClassVar
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import describe_recipes, packaged_folder, packaged_recipes, similar_recipes
 from .options import Options, on_command_line
+from .output import standard_output
 
 
 class RecipesOptions(Options):
@@ -28,9 +29,9 @@ def run(options: RecipesOptions) -> None:
     if options.folder:
         print(packaged_folder("configuration"))
     elif options.name is not None:
-        print(_text(options.name), end="")
+        standard_output().write(_text(options.name))
     elif options.as_json:
-        print(json.dumps(describe_recipes(), indent=2, ensure_ascii=False))
+        print(json.dumps(describe_recipes(), indent=2))
     else:
         for recipe in describe_recipes():
             print(recipe["name"])
@@ -38,10 +39,10 @@ def run(options: RecipesOptions) -> None:
             print(f"    Data: {recipe['data']}.")
 
 
-def _text(name: str) -> str:
+def _text(name: str) -> bytes:
     recipes = packaged_recipes()
     if name not in recipes:
         similar = similar_recipes(name)
         hint = f"similar names are {', '.join(similar)}" if similar else "`vaswani recipes` lists all recipes"
         raise InvalidValueError(f"`name` must be a recipe of the package, but is '{name}'; {hint}.")
-    return recipes[name].read_text(encoding="utf-8")
+    return recipes[name].read_bytes()
