@@ -2,7 +2,9 @@
 
 import json
 import textwrap
-from typing import ClassVar
+from typing import ClassVar, Self
+
+from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import describe_recipes, packaged_folder, packaged_recipes, similar_recipes
@@ -22,6 +24,14 @@ class RecipesOptions(Options):
     folder: bool = False
     """print the path of the folder of the recipes; the folder also has the configuration files for
     `accelerate launch`"""
+
+    @model_validator(mode="after")
+    def _check_one_output(self) -> Self:
+        if sum([self.name is not None, self.as_json, self.folder]) > 1:
+            raise InvalidValueError(
+                "Only one of `name`, `--json` and `--folder` can be given; leave the others out."
+            )
+        return self
 
 
 def run(options: RecipesOptions) -> None:
