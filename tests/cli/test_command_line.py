@@ -142,6 +142,7 @@ def test_a_word_that_is_no_command_is_answered_by_a_similar_command(capsys, word
 
 IMPOSSIBLE = {
     "ablate no.yaml --output c": "`runs` must be an existing file, but is no.yaml.",
+    "recipes numbers --json": "Only one of `name`, `--json` and `--folder` can be given; ",
     "translate m --num_beams two": "`--num_beams` must be a positive integer, but is 'two'.",
     "translate m --dtype int4": "`--dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', but is ",
 }
@@ -294,6 +295,7 @@ def test_the_version_and_the_environment(capsys, monkeypatch):
 COMPLETIONS = [
     ("bash", "COMP_WORDS=(vaswani translate --num_b); {}", "--num_beams\n"),
     ("bash", "COMP_WORDS=(vaswani train --training.r_drop); {}", "--training.r_drop_alpha\n"),
+    ("bash", "COMP_WORDS=(vaswani train --max_st); {}", "--max_steps\n"),
     # Completion works only in an interactive zsh, so check that zsh assigns the function to the command.
     ("zsh -f", "whence -w _vaswani; print ${_comps[vaswani]}", "_vaswani: function\n_bash_complete"),
     ("fish --no-config", "complete -C 'vaswani translate --num_b'", "--num_beams"),
