@@ -42,7 +42,8 @@ def check_token(destination: Destination) -> None:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """Add the name of the user to a `repo_id` without an owner. Raise a `HubError` if a push is not possible.
+    """Add the name of the user to a `repo_id` without an owner. Set `private` to the visibility of an existing
+    repository. Raise a `HubError` if a push is not possible.
 
     The check creates no repository and no branch. Therefore a run can check the destination before the
     training.
@@ -72,6 +73,7 @@ def check_destination(destination: Destination) -> Destination:
                 raise
         else:
             _check_repository(api, destination, info)
+            destination = replace(destination, private=info.private)
     return destination
 
 
@@ -79,6 +81,11 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo | Sp
     repo_id = destination.repo_id
     revision = destination.revision
     if destination.private and not info.private:
+        if destination.repo_type == "space":
+            raise InvalidHubValueError(
+                f"The Space of a private model must be private, but '{repo_id}' is public; make the Space private at "
+                f"{api.endpoint}/spaces/{repo_id}/settings, or give the name of a new Space."
+            )
         raise InvalidHubValueError(
             f"`private` is for a new repository, but '{repo_id}' exists and is public; leave `private` out, "
             f"or make the repository private at {api.endpoint}/{repo_id}/settings."
