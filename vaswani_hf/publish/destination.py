@@ -54,8 +54,8 @@ def check_token(destination: Destination) -> None:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """Add the name of the user to a `repo_id` without an owner. If the repository exists, set `private` to the
-    visibility of the repository. Raise a `HubError` if a push is not possible.
+    """Add the name of the user to a `repo_id` without an owner. If the repository exists, set `private` to
+    the visibility of the repository. Raise a `HubError` if a push is not possible.
 
     The check creates no repository and no branch. Therefore a run can check the destination before the
     training.
