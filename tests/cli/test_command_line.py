@@ -2,7 +2,9 @@
 write.
 """
 
+import contextlib
 import dataclasses
+import io
 import logging
 import os
 import shutil
@@ -140,6 +142,7 @@ def test_a_word_that_is_no_command_is_answered_by_a_similar_command(capsys, word
 
 IMPOSSIBLE = {
     "ablate no.yaml --output c": "`runs` must be an existing file, but is no.yaml.",
+    "recipes numbers --json": "Only one of `name`, `--json` and `--folder` can be given; ",
     "translate m --num_beams two": "`--num_beams` must be a positive integer, but is 'two'.",
     "translate m --dtype int4": "`--dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', but is ",
 }
@@ -193,8 +196,9 @@ def test_several_processes_translate_on_the_cpu():
 
 
 def test_a_boolean_recipe_key_needs_no_value():
-    words = normalised(["--resume", "--lowercase", "false", "--bf16"], RecipeOptions, read_keys())
-    assert words == ["--resume=true", "--lowercase", "false", "--bf16=true"]
+    given = "--resume --lowercase false --bf16 auto --model.final_norm null --early_stopping never --bf16"
+    words = normalised(given.split(), RecipeOptions, read_keys())
+    assert words == given.replace("--resume", "--resume=true").split()[:-1] + ["--bf16=true"]
 
 
 def test_quiet_and_verbose_are_for_every_command():
@@ -291,6 +295,7 @@ def test_the_version_and_the_environment(capsys, monkeypatch):
 COMPLETIONS = [
     ("bash", "COMP_WORDS=(vaswani translate --num_b); {}", "--num_beams\n"),
     ("bash", "COMP_WORDS=(vaswani train --training.r_drop); {}", "--training.r_drop_alpha\n"),
+    ("bash", "COMP_WORDS=(vaswani train --max_st); {}", "--max_steps\n"),
     # Completion works only in an interactive zsh, so check that zsh assigns the function to the command.
     ("zsh -f", "whence -w _vaswani; print ${_comps[vaswani]}", "_vaswani: function\n_bash_complete"),
     ("fish --no-config", "complete -C 'vaswani translate --num_b'", "--num_beams"),
@@ -330,6 +335,24 @@ def test_a_closed_pipe_is_no_failure(python, files, copier_checkpoint):
         ["bash", "-c", command], capture_output=True, text=True, env=environment, check=False
     )
     assert (done.returncode, done.stdout) == (0, "ja?\n"), done.stderr
+
+
+# Each row has a command, and a text in its output: messages have escape sequences, results are in UTF-8.
+UNENCODABLE = {
+    "translate --help": r"\u2026",
+    "recipes numbers": "ö, ü, ß",
+    "translate {model} --text 日本 --device cpu": "日本",
+}
+
+
+@pytest.mark.parametrize("words", UNENCODABLE)
+def test_an_encoding_without_a_character_ends_no_command(copier_checkpoint, monkeypatch, words):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", stdout)
+    with contextlib.suppress(SystemExit):
+        assert main(words.format(model=copier_checkpoint).split()) == 0
+    stdout.flush()
+    assert UNENCODABLE[words] in stdout.buffer.getvalue().decode()
 
 
 def test_translate_has_every_option_of_a_translation():

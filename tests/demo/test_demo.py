@@ -44,6 +44,9 @@ def test_a_reader_translates_and_opens_the_attention(hub, vaswani, launched, bro
     page.get_by_role("button", name="Show the attention").click()
     frame = page.frame_locator(".attention iframe")
     frame.get_by_role("heading", name="Attention").first.wait_for()
+    # Play the beam search until its end.
+    frame.get_by_role("button", name="Play").click()
+    frame.get_by_role("button", name="Play").wait_for()
     page.get_by_role("button", name="Swap the languages").click()
     page.wait_for_function("document.querySelectorAll('.attention iframe').length === 0")
     assert page.get_by_label("de → en").is_checked()

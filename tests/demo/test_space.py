@@ -89,6 +89,25 @@ def test_a_static_space_replaces_the_files_of_a_gradio_space_and_translates(
         assert HtmlEngine(folder).translate(["der Hund"], 2) == ["der Hund"]
 
 
+def test_a_space_is_checked_before_the_push_and_is_as_private_as_the_model(
+    hub, repo_id, space_id, vaswani, both_directions
+):
+    words = ("push", both_directions[0], repo_id)
+    code, _, sentence = vaswani(*words, "--space", "bob/space")
+    assert code == 1 and sentence.startswith("There is no repository 'bob/space', and the token of alice")
+    assert ("model", repo_id) not in hub.repositories
+    model = hub.create_repository(repo_id, private=True)
+    space = hub.create_repository(space_id, "space")
+    code, _, sentence = vaswani(*words, "--space", space_id)
+    assert code == 2 and sentence.startswith(
+        f"The Space of a private model must be private, but '{space_id}'"
+    )
+    assert model.titles() == space.titles() == ["initial commit"]
+    code, out, _ = vaswani(*words, "--space", f"{space_id}-new")
+    assert code == 0 and hub.repository(f"{space_id}-new", "space").private
+    assert out.endswith("the Space needs the secret HF_TOKEN in its settings, because the model is private\n")
+
+
 def test_a_space_that_cannot_be_made_is_one_sentence(hub, repo_id, space_id, vaswani, tiny_checkpoint):
     folder = tiny_checkpoint(attention_window=3)
     static = ("--space_sdk", "static")

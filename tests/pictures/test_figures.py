@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from vaswani_hf.model.errors_vaswani import InvalidValueError
 from vaswani_hf.model.loss_vaswani import target_probabilities
 from vaswani_hf.pictures.attention import Tokens, pair_attention, word_weights
 from vaswani_hf.pictures.attention_lines import _verdict
@@ -100,6 +101,15 @@ def test_empty_texts(copier, tmp_path):
         draw_figures(copier, ["", " "], tmp_path / "out")
 
 
+def test_a_text_that_cannot_be_drawn_is_refused_before_the_measurement(copier, tmp_path):
+    lines = []
+    with pytest.raises(
+        InvalidValueError, match=r"`text` must have at most \d+ tokens, because .*, but has 202;"
+    ):
+        draw_figures(copier, TEXTS, tmp_path / "out", text="nein " * 200, report=lines.append)
+    assert lines == []
+
+
 def test_long_texts_are_left_out(copier, monkeypatch):
     monkeypatch.setattr(type(copier.segmenter), "max_length", 4)
     lines = []
@@ -185,7 +195,11 @@ def test_command(vaswani, copier_checkpoint, tmp_path, no_files):
         (["--texts", "missing.txt"], 2, "`--texts` must be an existing file, but is missing.txt."),
         (["--texts", "empty.txt"], 2, "`--texts` must hold text, but empty.txt is empty."),
         ([], 2, "`--texts` must be given, because the checkpoint has no recipe; give `--texts`."),
-        (["--text", ""], 2, "`--text` must hold text, but is empty."),
+        (
+            ["--texts", "texts.txt", "--text", "!"],
+            2,
+            "`text` must contain a word, but is '!'; give another text.",
+        ),
         (["--texts", "texts.txt", "--layer", 9], 2, "`layer` must be from 1 to 1, but is 9."),
         (["--pronouns", "she"], 2, "`--pronouns` must have entries such as wears:shirt,hat, but has 'she'."),
     ],

@@ -61,7 +61,9 @@ def nothing_changes(hub, folder):
 # The arguments of `vaswani push`, the exit code and the start of the error. The code is 1 if the Hub refuses.
 REFUSALS = """
 alice/a--b | 2 | Cannot have -- or .. in repo_id: 'alice/a--b'.
-{repo} --revision a..b | 1 | Bad request: Invalid reference name: a..b
+{repo} --revision a..b | 2 | `revision` must be a name that git accepts, such as v1.0, but is 'a..b'; give another name.
+{repo} --revision= | 2 | `revision` must be a name that git accepts, such as v1.0, but is ''; give another name.
+{repo} --tag=a:b | 2 | `tag` must be a name that git accepts, such as v1.0, but is 'a:b'; give another name.
 {repo} --tag v1 | 2 | `tag` must be new, but '{repo}' has a tag or branch 'v1'; take another name.
 {repo} --tag main | 2 | `tag` must be new, but '{repo}' has a tag or branch 'main'; take another name.
 {repo} --revision v1 | 2 | `revision` must be a branch or a pull request that '{repo}' has, but is 'v1'.
@@ -133,6 +135,17 @@ def test_cards_and_files_that_cannot_be_published(hub, published, alice, tiny_ch
         with nothing_changes(hub, folder):
             code, _, said = vaswani("push", folder, published.id)
         assert code == 1 and said.startswith(sentence.format(**names)), card
+    for licence, value in {
+        "license: 3": "3",
+        "license: [mit, no]": "False",
+        "license_name: 1.0": "1.0",
+    }.items():
+        (folder / "README.md").write_text(f"---\n{licence}\n---\n")
+        with nothing_changes(hub, folder):
+            said = vaswani("push", folder, published.id)[2]
+        assert said.startswith(
+            f"The licence in the card '{folder}/README.md' must be a text, but is {value}; "
+        )
     (folder / "README.md").unlink()
     generation = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(generation | {"made_by": alice.token}))

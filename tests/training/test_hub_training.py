@@ -188,14 +188,16 @@ def test_a_pipeline_pushes_everything(hub, repo_id, transfer, copied, tmp_path):
     assert by_folder(files) == {"": PUBLISHED}
     assert {name for name in files if name.endswith(".py")} == CODE_FILES | {"handler.py"}
     assert repository.private and repository.titles()[0] == "All of it"
-    # Push a model of an older commit of the Hub, with the card, recipe and picture of this commit.
+    # Push a model of an older commit of the Hub, with the card, recipe and picture of this commit. The owner
+    # of the new repository is the user.
+    name = repo_id.removeprefix("alice/")
     commit = repository.head()
     repository.commit({"README.md": b"---\nlicense: mit\n---\nAnother one.\n"})
-    pipeline("translation", model=repo_id, revision=commit).push_to_hub(f"{repo_id}-again", create_pr=False)
+    pipeline("translation", model=repo_id, revision=commit).push_to_hub(f"{name}-again", create_pr=False)
     again = hub.repository(f"{repo_id}-again").files()
     assert again.keys() == files.keys()
-    # The snippets of the card load what was pushed.
-    assert again["README.md"] == files["README.md"].replace(repo_id.encode(), f"{repo_id}-again".encode())
+    # The snippets of the card load what was pushed, and the title is the new name.
+    assert again["README.md"] == files["README.md"].replace(name.encode(), f"{name}-again".encode())
     assert {name for name in again if again[name] != files[name]} == {"README.md"}
 
 

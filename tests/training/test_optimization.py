@@ -217,7 +217,10 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
     )
     # The average has the record of the run, so its card names the languages and the licence of the data.
     assert (tmp_path / "last" / "recipe.yaml").read_bytes() == (folder / "recipe.yaml").read_bytes()
-    assert "from `en` to `de`" in model_card(tmp_path / "last", "user/name").content
+    card = model_card(tmp_path / "last", "user/name").content
+    assert "from `en` to `de`" in card
+    names = [f"`{folder.name}/{checkpoint.name}`" for checkpoint in (middle, last)]
+    assert f"The weights of the model are the mean of the weights of {', '.join(names)};" in card
 
 
 ERRORS = """

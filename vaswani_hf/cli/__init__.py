@@ -41,7 +41,12 @@ from . import (
 from .arguments import Command, parse_words
 from .options import CodeOptions, Options
 from .report import report
-from .standard_streams import discard_lost_output, is_reader_gone, open_closed_streams
+from .standard_streams import (
+    discard_lost_output,
+    escape_unencodable_characters,
+    is_reader_gone,
+    open_closed_streams,
+)
 from .threads import leaving_busy_cores, limit_spinning
 
 
@@ -184,6 +189,7 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run the subcommand that the command line names, and return the exit code for the process."""
     open_closed_streams()
+    escape_unencodable_characters()
     limit_spinning(os.environ)
     words = sys.argv[1:] if argv is None else argv
     try:

@@ -213,19 +213,20 @@ def normalised(
     `read_keys`.
     """
     fields = options.command_line().items()
-    switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
     long_forms = {short: option for short, option, _ in COMMON_OPTIONS}
-    switches |= {*long_forms.values()}
+    switches = [option_of(name, field) for name, field in fields if type_of_field(field) is bool]
+    # The possible values of each boolean option and recipe key, such as "true", "false" and "auto".
+    values = {switch: ["true", "false"] for switch in (*switches, *long_forms.values())}
     for place, key in (keys or {}).items():
         if key.is_boolean:
-            switches |= {f"--{place}", f"--{key.key}"}
+            values |= dict.fromkeys((f"--{place}", f"--{key.key}"), key.type.split(" or "))
     found = []
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         word = long_forms.get(word, word)
         if word.startswith("--"):
             name, sign, value = word.partition("=")
             word = "--" + name[2:].replace("-", "_") + sign + value
-            if word in switches and following.lower() not in ("true", "false"):
+            if word in values and following.lower() not in values[word]:
                 word += "=true"
         found.append(word)
     return found

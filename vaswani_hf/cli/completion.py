@@ -44,8 +44,9 @@ def run(options: CompletionOptions, commands: Mapping[str, Command]) -> None:
         names = [option_of(field_name, field) for field_name, field in fields]
         names += ["--help", *(option for _, option, _ in COMMON_OPTIONS)]
         if issubclass(command.options, RecipeKeyOptions):
-            names += [f"--{key}" for key in read_keys()]
-        words[name] = [name for name in names if name.startswith("--")]
+            for place, key in read_keys().items():
+                names += [f"--{place}", f"--{key.key}"]
+        words[name] = [name for name in dict.fromkeys(names) if name.startswith("--")]
     if options.shell == "fish":
         print(_fish_script(words, {name: command.help for name, command in commands.items()}))
         return

@@ -4,7 +4,6 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from ..model.errors_vaswani import InvalidValueError
 from ..pictures.relations import default_pronouns, default_verbs, read_partners
 from .options import ModelOptions, OnlyOnce, PrecisionOptions, check_file, on_command_line
 from .recorded_split import recorded_test_set
@@ -31,8 +30,8 @@ class FiguresOptions(PrecisionOptions, ModelOptions):
     of 4, 3 and 2 with at least 10 pairs in each half of the sentences, or 2 if none of them has 10 pairs
     """
     text: str | None = on_command_line(None, action=OnlyOnce)
-    """the sentence for the pictures that show all attention heads of a layer; by default the first sentence
-    with the median number of words"""
+    """the sentence for the pictures that show all attention heads of a layer, at most 100 tokens; by default
+    the first sentence with the median number of words"""
     layer: int | None = Field(None, ge=1)
     """the layer for the pictures that show all attention heads of a layer, counted from 1; by default the
     last layer
@@ -42,8 +41,6 @@ class FiguresOptions(PrecisionOptions, ModelOptions):
     def _check_values(self) -> Self:
         if self.texts is not None:
             check_file("--texts", self.texts)
-        if self.text is not None and not self.text.strip():
-            raise InvalidValueError("`--text` must hold text, but is empty.")
         read_partners(self.verbs, "--verbs")
         read_partners(self.pronouns, "--pronouns")
         return self

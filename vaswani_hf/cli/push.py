@@ -30,7 +30,8 @@ class PushOptions(CodeOptions):
     """the repository of the model that the training started from, or of the model that was exported; the
     model card names this repository"""
     space: str | None = None
-    """also create or update a Space, as user/name, with a page on which people try the model"""
+    """also create or update a Space, as user/name, with a page on which people try the model; the Space of a
+    private model is private"""
     space_sdk: Literal["gradio", "static"] | None = None
     """the SDK of the Space; gradio runs the model in Python on a machine of the Hub and is the default;
     static is the page of `vaswani export --format html`, which runs the model in the browser

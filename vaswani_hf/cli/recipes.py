@@ -2,11 +2,14 @@
 
 import json
 import textwrap
-from typing import ClassVar
+from typing import ClassVar, Self
+
+from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import describe_recipes, packaged_folder, packaged_recipes, similar_recipes
 from .options import Options, on_command_line
+from .output import standard_output
 
 
 class RecipesOptions(Options):
@@ -22,15 +25,23 @@ class RecipesOptions(Options):
     """print the path of the folder of the recipes; the folder also has the configuration files for
     `accelerate launch`"""
 
+    @model_validator(mode="after")
+    def _check_one_output(self) -> Self:
+        if sum([self.name is not None, self.as_json, self.folder]) > 1:
+            raise InvalidValueError(
+                "Only one of `name`, `--json` and `--folder` can be given; leave the others out."
+            )
+        return self
+
 
 def run(options: RecipesOptions) -> None:
     """Print the list of recipes, the text of one recipe, or the path of the folder of the recipes."""
     if options.folder:
         print(packaged_folder("configuration"))
     elif options.name is not None:
-        print(_text(options.name), end="")
+        standard_output().write(_text(options.name))
     elif options.as_json:
-        print(json.dumps(describe_recipes(), indent=2, ensure_ascii=False))
+        print(json.dumps(describe_recipes(), indent=2))
     else:
         for recipe in describe_recipes():
             print(recipe["name"])
@@ -38,10 +49,10 @@ def run(options: RecipesOptions) -> None:
             print(f"    Data: {recipe['data']}.")
 
 
-def _text(name: str) -> str:
+def _text(name: str) -> bytes:
     recipes = packaged_recipes()
     if name not in recipes:
         similar = similar_recipes(name)
         hint = f"similar names are {', '.join(similar)}" if similar else "`vaswani recipes` lists all recipes"
         raise InvalidValueError(f"`name` must be a recipe of the package, but is '{name}'; {hint}.")
-    return recipes[name].read_text(encoding="utf-8")
+    return recipes[name].read_bytes()

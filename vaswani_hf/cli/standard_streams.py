@@ -1,5 +1,9 @@
-"""Replaces a standard stream by the null device if the stream is closed or if no program reads the stream."""
+"""Replaces a standard stream by the null device if the stream is closed or if no program reads the stream.
 
+This module also prevents encoding errors of standard output.
+"""
+
+import io
 import os
 import select
 import sys
@@ -18,6 +22,18 @@ def open_closed_streams() -> None:
     if sys.stderr is None:
         # If `sys.stderr` were None, `print(..., file=sys.stderr)` would write errors to standard output.
         sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
+
+
+def escape_unencodable_characters() -> None:
+    """If the encoding of standard output lacks a character, print an escape sequence such as `\\u2026`, as
+    Python does on stderr. Otherwise the character would end the command.
+
+    The text layer of standard output prints only messages and help texts. The commands write translations,
+    scores and recipes to the buffer of standard output, in UTF-8, so that no escape sequence replaces a
+    character in these results.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def is_reader_gone() -> bool:

@@ -88,19 +88,24 @@ def push_with_space(
     private: bool = False,
     **options: Any,
 ) -> None:
-    """Push a checkpoint, and create or update its Space. `options` are further arguments of `push`."""
+    """Push a checkpoint, and create or update its Space. `options` are further arguments of `push`.
+
+    The Space of a private model is private. The permissions for both repositories are checked before the
+    push.
+    """
     check_space(checkpoint, space)
-    with TemporaryDirectory() as folder:
+    with only_hub_errors(), TemporaryDirectory() as folder:
+        model = check_destination(Destination(repository, private, revision=options.get("revision")))
+        to = check_destination(Destination(space, model.private, repo_type="space", space_sdk=sdk))
         page = None
         if sdk == "static":
             # Export the page before the push, so that nothing is uploaded if the page does not support the
             # model.
             page = export_page(checkpoint, repository, Path(folder))
         url = push(checkpoint, repository, private=private, **options)
-        # The URL of a commit ends with /user/name/commit/COMMIT.
-        user, name, _, commit = url.split("/")[-4:]
-        push_space(checkpoint, f"{user}/{name}", commit, space, page=page, private=private)
-    if private and page is None:
+        # The URL of a commit ends with /COMMIT.
+        push_space(checkpoint, model.repo_id, url.split("/")[-1], to, page=page)
+    if model.private and page is None:
         say(
             "the Space needs the secret HF_TOKEN in its settings, because the model is private",
             is_important=True,
@@ -127,21 +132,17 @@ def push_space(
     checkpoint: str | Path,
     model: str,
     commit: str,
-    space: str,
+    to: Destination,
     *,
     page: Path | None = None,
-    private: bool = False,
 ) -> str:
-    """Create or update the Space of a pushed checkpoint. Download the Space again, and check that all files
-    have arrived unchanged.
+    """Create or update the Space `to` of a pushed checkpoint. Download the Space again, and check that all
+    files have arrived unchanged.
 
     A Space with the SDK "gradio" runs the code of the commit `commit` of the repository `model`. For a static
     Space, `page` is the result of `export_page`. Return the URL of the commit in the Space.
     """
-    with only_hub_errors(), TemporaryDirectory() as name:
-        sdk: Literal["gradio", "static"] = "gradio" if page is None else "static"
-        to = Destination(space, private, repo_type="space", space_sdk=sdk)
-        to = check_destination(to)
+    with TemporaryDirectory() as name:
         staged = Path(name)
         if page is None:
             stage_space(Path(checkpoint), staged, model, commit)

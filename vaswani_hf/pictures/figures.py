@@ -13,6 +13,7 @@ from ..checkpoint.files import METRICS_FILE, new_folder, read_metrics, recipe_fi
 from ..model.configuration_vaswani import is_vaswani_seq2seq
 from ..model.errors_vaswani import InvalidValueError
 from ..model.modeling_vaswani import sinusoids
+from ..model.text_rules_vaswani import has_words
 from ..optimization.schedules import scheduled_rate
 from ..optimization.section import AnyTraining
 from ..translation.translator import Translator
@@ -35,6 +36,9 @@ _VERB_DISTANCES = (4, 3, 2)
 _ENOUGH_PAIRS = 10
 _PAPER_WIDTH = 512
 _NUM_POSITIONS = 60
+# The maximum number of tokens of the text in the pictures with all heads, and of its translation. The size of
+# such a picture grows with the square of the number: a picture of 500 tokens needs several GB of memory.
+_MOST_TOKENS = 100
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,13 @@ def draw_figures(
     num_layers = max(config.encoder_layers, config.decoder_layers)
     if layer is not None and not 1 <= layer <= num_layers:
         raise InvalidValueError(f"`layer` must be from 1 to {num_layers}, but is {layer}.")
+    # Draw the sheets first, because a text that cannot be drawn must raise an error before the measurement.
+    sheets = _sheets(translator, _median_text(texts) if text is None else text, layer)
     with new_folder(Path(output)) as folder:
         folder.mkdir()
         drawn = [
             *_attention_pictures(translator, texts, verbs or {}, pronouns or {}, least_distance, report),
-            *_sheets(translator, text or _median_text(texts), layer),
+            *sheets,
             *_equations(translator.model),
             *_run_pictures(run_log, report),
         ]
@@ -235,8 +241,22 @@ def _has_pairs(statistics: ModelStatistics, relation: int) -> bool:
 
 
 def _sheets(translator: Translator, text: str, layer: int | None) -> list[Picture]:
+    if not has_words(text):
+        raise InvalidValueError(f"`text` must contain a word, but is {text!r}; give another text.")
+    limit = min(_MOST_TOKENS, translator.segmenter.max_length)
+    _check_length("`text`", read_tokens(text, translator.source_tokenizer), limit)
     translation = next(iter(translator.translate([text])))
+    target = read_tokens(translation, translator.target_tokenizer, is_target=True)
+    _check_length("The translation of `text`", target, limit)
     return draw_sheets(pair_attention(translator, text, translation), layer)
+
+
+def _check_length(name: str, tokens: Tokens, limit: int) -> None:
+    if len(tokens.ids) > limit:
+        raise InvalidValueError(
+            f"{name} must have at most {limit:,} tokens, because the pictures show all pairs of tokens, but has "
+            f"{len(tokens.ids):,}; give a shorter text."
+        )
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 a push.
 """
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -9,6 +10,9 @@ from huggingface_hub import HfApi, ModelInfo, SpaceInfo, get_token
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from ..checkpoint.hub import HubError, InvalidHubValueError, explained, with_retries
+
+# Matches a text that git does not accept as the name of a branch or tag: see `git help check-ref-format`.
+_INVALID_REF = re.compile(r"^$|[\s\x00-\x1f\x7f~^:?*\[\\]|\.\.|@\{|//|(^|/)\.|^/|[/.]$|\.lock(/|$)")
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,14 @@ class Destination:
     repo_type: Literal["model", "space"] = "model"
     space_sdk: Literal["gradio", "static"] | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("revision", "tag"):
+            value = getattr(self, name)
+            if value is not None and _INVALID_REF.search(value):
+                raise InvalidHubValueError(
+                    f"`{name}` must be a name that git accepts, such as v1.0, but is {value!r}; give another name."
+                )
+
     @property
     def is_pull_request(self) -> bool:
         """True if the push goes to a pull request, which needs no write permission for the repository."""
@@ -42,7 +54,8 @@ def check_token(destination: Destination) -> None:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """Add the name of the user to a `repo_id` without an owner. Raise a `HubError` if a push is not possible.
+    """Add the name of the user to a `repo_id` without an owner. If the repository exists, set `private` to
+    the visibility of the repository. Raise a `HubError` if a push is not possible.
 
     The check creates no repository and no branch. Therefore a run can check the destination before the
     training.
@@ -72,6 +85,7 @@ def check_destination(destination: Destination) -> Destination:
                 raise
         else:
             _check_repository(api, destination, info)
+            destination = replace(destination, private=info.private)
     return destination
 
 
@@ -79,6 +93,11 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo | Sp
     repo_id = destination.repo_id
     revision = destination.revision
     if destination.private and not info.private:
+        if destination.repo_type == "space":
+            raise InvalidHubValueError(
+                f"The Space of a private model must be private, but '{repo_id}' is public; make the Space private at "
+                f"{api.endpoint}/spaces/{repo_id}/settings, or give the name of a new Space."
+            )
         raise InvalidHubValueError(
             f"`private` is for a new repository, but '{repo_id}' exists and is public; leave `private` out, "
             f"or make the repository private at {api.endpoint}/{repo_id}/settings."

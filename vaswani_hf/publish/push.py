@@ -48,6 +48,7 @@ from ..messages import say
 from ..model.errors_vaswani import InvalidValueError
 from ..model.pretrained_vaswani import VaswaniPreTrainedModel
 from ..model.tokenizing_vaswani import check_tokenizers
+from ..settings.data import last_part
 from ..translation.translator import Translator
 from .destination import Destination, check_destination, check_token
 from .staging import stage_repository
@@ -323,8 +324,13 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
         # Do not copy the model card if the caller passes `license` or `base_model`, because `push` then
         # writes a new card.
         keeps_card = not (kwargs.get("license") or kwargs.get("base_model"))
+        token = kwargs.get("token")
         with explained():
-            _copy_record(pipeline.model, folder, repo_id, keeps_card=keeps_card, token=kwargs.get("token"))
+            if "/" not in repo_id:
+                # Add the name of the user, because the card names the whole repository.
+                check_token(Destination(repo_id, token=token))
+                repo_id = f"{with_retries(HfApi(token=token).whoami)['name']}/{repo_id}"
+            _copy_record(pipeline.model, folder, repo_id, keeps_card=keeps_card, token=token)
         return push(folder, repo_id, **kwargs)
 
 
@@ -379,6 +385,9 @@ def _copy_record(
             shutil.copy(origin / file, folder)
     card = folder / CARD_FILE
     if is_on_hub and card.exists():
-        # The code examples of the card must load the new repository.
+        # The code examples of the card must load the new repository. The title and the metadata `model-index`
+        # contain the name of the repository without the owner.
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", repo_id, card.read_text(encoding="utf-8"))
+        title = rf"^(# |- name: ){re.escape(last_part(name))}$"
+        text = re.sub(title, rf"\g<1>{last_part(repo_id)}", text, flags=re.MULTILINE)
         card.write_text(text, encoding="utf-8")

@@ -133,10 +133,15 @@ def check_card(path: Path) -> None:
     stated = metadata.get("license")
     if stated == "other" and metadata.get("license_name") == RESEARCH_ONLY:
         stated = RESEARCH_ONLY
-    for license in stated if isinstance(stated, list) else [stated]:
-        # Ignore a licence that is not a string, because the Hub refuses a card with such a licence.
-        if isinstance(license, str):
-            check_license(license, data.license, "license")
+    licenses = stated if isinstance(stated, list) else [stated]
+    for license in (*licenses, metadata.get("license_name")):
+        if not isinstance(license, str | None):
+            raise ValueError(
+                f"The licence in the card '{path}' must be a text, but is {license!r}; write an identifier of the "
+                'Hub, such as "mit", in quotation marks.'
+            )
+    for license in licenses:
+        check_license(license, data.license, "license")
 
 
 def _stage_license(folder: Path, staged: Path) -> None:

@@ -138,7 +138,7 @@ def _training_result(recipe: Recipe, outcome: dict[str, Any] | str) -> FinishedT
 def as_json(compared: list[RunComparison]) -> str:
     """Return the result of `comparison` as JSON."""
     runs = [dataclasses.asdict(run) for run in compared]
-    return json.dumps({"runs": finite(runs)}, indent=2, ensure_ascii=False)
+    return json.dumps({"runs": finite(runs)}, indent=2)
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -138,13 +138,10 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[Pa
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
-    """Write the recipe of the averaged checkpoints. If the checkpoints have different recipes, write the
-    first of the recipes, and write the names of all checkpoints to results.json.
+    """Write the first recipe of the averaged checkpoints, and write the names of all checkpoints to
+    results.json.
     """
-    paths = [recipe_file(folder) for folder in folders]
-    if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
-        (output / RECIPE_FILE).write_bytes(cast(Path, paths[0]).read_bytes())
-        return
+    paths = map(recipe_file, folders)
     recorded = [recipe for recipe in map(try_load_recorded_recipe, paths) if recipe]
     if not recorded:
         return

@@ -34,6 +34,9 @@ function createStore(defaults, check) {
 
   store.set = (changes) => {
     apply({ ...store.state, ...changes });
+    // The page of `vaswani demo` shows the view in an `<iframe srcdoc>`. The URL of the frame is about:srcdoc,
+    // and for this URL `replaceState` throws an error in Chrome and Safari.
+    if (location.protocol === "about:") return;
     const fragment = formatFragment(store.state, defaults);
     history.replaceState(null, "", fragment ? `#${fragment}` : location.pathname + location.search);
   };
