@@ -60,7 +60,8 @@ test-browser: install
 	$(BIN)/python -m pytest $(WORKERS) -rs tests/browser tests/demo
 
 # Runs tests with the oldest versions that pyproject.toml allows, in a separate environment. The tests cover
-# whole runs, killed and resumed runs, damaged runs, and private names.
+# whole runs, killed and resumed runs, damaged runs, and private names. Use Python 3.11 or 3.12, because some of
+# the oldest versions have no wheels for Python 3.13.
 OLDEST := tests/test_private_names.py tests/test_oldest.py tests/training/test_training.py tests/training/test_killed.py \
 	tests/training/test_damaged.py tests/training/test_explosion.py
 
@@ -75,11 +76,11 @@ test-oldest:
 # transformers contains these tests.
 contract: install
 	$(BIN)/$(INSTALL) parameterized
-	test -d build/transformers || { mkdir -p build && \
-		$(BIN)/pip download --quiet --no-deps --no-binary :all: --dest build \
-		transformers==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("transformers"))') && \
-		tar xzf build/transformers-*.tar.gz -C build && mv build/transformers-*/ build/transformers; }
-	TRANSFORMERS_SOURCE=$(CURDIR)/build/transformers $(BIN)/python -m pytest $(WORKERS) -W ignore tests/model/test_contract.py
+	version=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("transformers"))') && \
+	{ test -d build/transformers-$$version || { mkdir -p build && \
+		$(BIN)/pip download --quiet --no-deps --no-binary :all: --dest build transformers==$$version && \
+		tar xzf build/transformers-$$version.tar.gz -C build; }; } && \
+	TRANSFORMERS_SOURCE=$(CURDIR)/build/transformers-$$version $(BIN)/python -m pytest $(WORKERS) -W ignore tests/model/test_contract.py
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

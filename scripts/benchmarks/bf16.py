@@ -161,7 +161,7 @@ def main(words: list[str] | None = None) -> None:
     keep_free_memory()
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        print_header()
+        print_header(device)
         for name in arguments.shapes if "steps" in arguments.part else ():
             shape = known[name]
             with tempfile.TemporaryDirectory() as folder:

@@ -94,6 +94,8 @@ def print_comparison(name: str, texts: list[str], expected: list[Any], found: li
             print(f"  {text}\n    Python {own.score:.7f}: {own.text}")
             print(f"    {name} {other['score']:.7f}: {other['translation']}")
     rows = [row for text, row in zip(texts, found, strict=True) if len(text.split()) == NUM_WORDS]
+    if not rows:
+        raise SystemExit(f"No text has {NUM_WORDS} words; give a file with sentences of {NUM_WORDS} words.")
     times = f"{statistics.median(row['milliseconds'] for row in rows):.1f} ms"
     if rows[0].get("cpu") is not None:
         times += f" (CPU {statistics.median(row['cpu'] for row in rows):.1f} ms)"

@@ -17,6 +17,7 @@ import argparse
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -225,8 +226,11 @@ def main() -> None:
         help="maximum number of source tokens and of target tokens in a batch; default: 1,024",
     )
     arguments = parser.parse_args()
-    folder = arguments.folder.resolve()
+    # Use a separate folder for each size, because `generate` keeps a corpus that exists.
+    folder = arguments.folder.resolve() / str(arguments.pairs)
     folder.mkdir(parents=True, exist_ok=True)
+    for name in ("first", "second", "cache"):
+        shutil.rmtree(folder / name, ignore_errors=True)
     print_header()
     start = time.monotonic()
     generate(folder, "train", arguments.pairs, seed=1)

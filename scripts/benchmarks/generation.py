@@ -188,11 +188,11 @@ def by_transformers(model: Any, pad: int, batching: Batching, settings: dict[str
     return run
 
 
-def by_ctranslate2(folder: str, settings: dict[str, Any]) -> Engine:
+def by_ctranslate2(folder: str, device: str, settings: dict[str, Any]) -> Engine:
     """Return an engine that calls CTranslate2 on batches of similar lengths."""
     from vaswani_hf.translation.ctranslate2 import CTranslate2Backend
 
-    backend = CTranslate2Backend(folder, num_threads=torch.get_num_threads())
+    backend = CTranslate2Backend(folder, device, num_threads=torch.get_num_threads())
     settings = {**settings, "max_length_a": None, "max_length_b": None, "max_length": None}
 
     def run(ids: Ids) -> Ids:
@@ -213,6 +213,7 @@ class Benchmark:
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
+        self.exports = tempfile.TemporaryDirectory()
         self.settings = {
             **SETTINGS,
             "max_new_tokens": arguments.max_new_tokens,
@@ -266,9 +267,9 @@ class Benchmark:
         if name.startswith("ctranslate2"):
             from vaswani_hf.convert.ctranslate2 import to_ctranslate2
 
-            folder = str(Path(tempfile.mkdtemp()) / "model")
+            folder = str(Path(self.exports.name) / name)
             to_ctranslate2(self.model, self.tokenizers, folder, "int8" if "int8" in name else None)
-            return by_ctranslate2(folder, self.settings)
+            return by_ctranslate2(folder, self.arguments.device, self.settings)
         model = self.model_of(name)
         settings = PAPER if "paper" in name else self.settings
         if "one" in name or "file" in name:
@@ -280,6 +281,7 @@ class Benchmark:
         }
         if not ids:
             return engines[2048]
+        engines[2048](ids[:64])  # Warm up.
         seconds = {tokens: seconds_of(partial(engine, ids)) for tokens, engine in engines.items()}
         best = min(seconds, key=lambda tokens: seconds[tokens])
         print(f"{name}: batches of {best} source tokens are the fastest", flush=True)
@@ -358,9 +360,9 @@ def main(words: list[str] | None = None) -> None:
         engine, ids = benchmark.engine(arguments.memory_of, []), benchmark.ids
         if arguments.heavy:
             engine, ids = benchmark.heavy_engine(arguments.memory_of)
-        print(peak_memory(lambda: engine(ids)))
+        print(peak_memory(lambda: engine(ids), arguments.device))
         return
-    print_header()
+    print_header(arguments.device)
     names = ["marian, file order", "marian, sorted", "vaswani, sorted", "vaswani, sorted, paper"]
     if not arguments.bf16:
         names.append("vaswani bf16, sorted")

@@ -126,13 +126,17 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=10_000, help="default: 10,000")
     parser.add_argument("--clients", type=int, default=16, help="default: 16")
     parser.add_argument(
-        "--serve", default="", help="additional options of `vaswani serve`, quoted as one argument"
+        "--serve",
+        default="",
+        help="options of `vaswani serve` that do not change translations, quoted as one argument",
     )
     arguments = parser.parse_args()
     print_header()
     texts = list(dict.fromkeys(arguments.source.read_text(encoding="utf-8").splitlines()))[:1000]
     translator = Translator.from_pretrained(arguments.checkpoint, "cpu")
-    expected = dict(zip(texts, translator.translate(texts, split_sentences=True), strict=True))
+    # By default, `vaswani serve` uses the repetition guard, but `Translator.translate` does not.
+    translations = translator.translate(texts, split_sentences=True, repetition_guard=True)
+    expected = dict(zip(texts, translations, strict=True))
     words = [arguments.checkpoint, "--languages", arguments.languages, "--device", "cpu"]
     with served([*words, *shlex.split(arguments.serve)]) as service:
         soak = Soak(service, arguments.languages.partition(":")[2], expected)

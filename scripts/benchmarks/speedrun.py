@@ -1,7 +1,7 @@
 """Trains from text to a scored checkpoint with several seeds, and prints BLEU, minutes and FLOPs of each
 seed.
 
-    python scripts/benchmarks/speedrun.py DATA [RECIPE …] [--seeds 1 2 3] [--output speedrun]
+    python scripts/benchmarks/speedrun.py DATA [--recipes RECIPE …] [--seeds 1 2 3] [--output speedrun]
 
 The recipes are the stages of a training. Each stage after the first stage continues the model of the stage
 before. The default recipes are the two stages of the published Multi30k model. DATA is a folder with the
@@ -135,7 +135,7 @@ def main(words: list[str] | None = None) -> None:
     """Train with each seed, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("data", type=Path, help="a folder with the files of Multi30k")
-    parser.add_argument("recipes", type=Path, nargs="*", default=RECIPES, help="one recipe per stage")
+    parser.add_argument("--recipes", type=Path, nargs="+", default=RECIPES, help="one recipe per stage")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--output", type=Path, default=Path("speedrun"), help="a folder for the checkpoints")
     parser.add_argument("--processes", type=int, choices=[1, 2], default=2)

@@ -20,12 +20,12 @@ from training_peers.turns import resident
 from vaswani_hf.training.hardware import hardware_name
 
 
-def print_header() -> None:
-    """Print the date, the command, the processor and the versions of a measurement."""
+def print_header(device: str = "cpu") -> None:
+    """Print the date, the command, the hardware of `device` and the versions of a measurement."""
     versions = [f"{name} {version(name)}" for name in ("torch", "transformers")]
     print(f"{date.today()}: python {shlex.join(sys.argv)}")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print(", ".join([hardware_name(device, 1), f"Python {platform.python_version()}", *versions]), flush=True)
+    hardware = hardware_name(torch.device(device), 1)
+    print(", ".join([hardware, f"Python {platform.python_version()}", *versions]), flush=True)
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -98,11 +98,12 @@ def print_times(times: Mapping[str, list[float]], baseline: str, label: str = ""
         print(line, flush=True)
 
 
-def peak_memory(work: Callable[[], Any]) -> float:
-    """Return the peak of the memory (MiB) during a call, minus the memory before the call. Call this function
-    in a new process, because memory that earlier calls have freed would make the result too small.
+def peak_memory(work: Callable[[], Any], device: str) -> float:
+    """Return the peak of the memory of `device` (MiB) during a call, minus the memory before the call. Call
+    this function in a new process, because memory that earlier calls have freed would make the result too
+    small.
     """
-    if torch.cuda.is_available():
+    if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**20
         work()

@@ -115,9 +115,9 @@ def main(words: list[str] | None = None) -> None:
             step(batch)
             step(batch)
 
-        print(peak_memory(two_steps))
+        print(peak_memory(two_steps, arguments.device))
         return
-    print_header()
+    print_header(arguments.device)
     steps = {name: step_of(name) for name in ("vaswani", "marian")}
     ways = {name: (lambda step=step: step(batch)) for name, step in steps.items()}
     print_times(in_turns(ways, arguments.repetitions), baseline="marian", label="step of ")

@@ -110,9 +110,9 @@ def main(words: list[str] | None = None) -> None:
         window, length = arguments.memory_of
         attention = build(window, arguments)
         run(attention, LENGTHS[0])
-        print(peak_memory(lambda: run(attention, length)))
+        print(peak_memory(lambda: run(attention, length), arguments.device))
         return
-    print_header()
+    print_header(arguments.device)
     found = measure(arguments)
     for quantity, by_name in found.items():
         slopes = {name: round(slope(arguments.lengths, values), 3) for name, values in by_name.items()}

@@ -3,6 +3,7 @@
 """
 
 import argparse
+import signal
 
 from vaswani_hf.data.toy_corpora import grammar_trees
 
@@ -19,6 +20,8 @@ def main() -> None:
         help="the split of the trees; default: test",
     )
     arguments = parser.parse_args()
+    # Set the default action of SIGPIPE, so that `python quick_trees.py 1000 | head` ends without a traceback.
+    signal.signal(getattr(signal, "SIGPIPE", signal.SIGTERM), signal.SIG_DFL)
     for tree in grammar_trees(arguments.number, arguments.seed, arguments.split):
         print(tree)
 

@@ -92,7 +92,11 @@ def of_model(**fields) -> dict:
     }
 
 
-SCORED_AS_TABLE_3 = {"data.test_split": "validation", "training.average_checkpoints": 0}
+SCORED_AS_TABLE_3 = {
+    "data.test_split": "validation",
+    "data.test_name": "newstest2013",
+    "training.average_checkpoints": 0,
+}
 BIG = of_model(d_model=1024, stacks_ffn_dim=4096, stacks_attention_heads=16, dropout=0.3) | {
     "training.max_steps": 300000,
     "training.save_steps": 600,

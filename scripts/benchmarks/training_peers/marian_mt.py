@@ -21,6 +21,8 @@ from training_peers.turns import NoMoreTurnsError, PeerSettings, Shape, Turns, r
 from training_peers.vaswani import corpus_of, recipe_of, sizes
 
 PAIRS_PER_BATCH = 128
+# On a GPU, the number of positions per pair, including the padding of random batches.
+POSITIONS_PER_PAIR = 32
 
 
 class CompetingTrainer(Counting, Seq2SeqTrainer):
@@ -58,12 +60,13 @@ def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTraining
         # Older versions of transformers have the setting `group_by_length` in place of
         # `train_sampling_strategy`.
         grouping = {"group_by_length": True}
+    on_gpu = settings.shape.tokens // POSITIONS_PER_PAIR
     is_recipe_on_gpu = settings.dtype == "recipe" and settings.device != "cpu"
     return Seq2SeqTrainingArguments(
         **grouping,
         output_dir=str(Path(settings.folder) / "marian_mt"),
         max_steps=10**6,
-        per_device_train_batch_size=PAIRS_PER_BATCH,
+        per_device_train_batch_size=PAIRS_PER_BATCH if settings.device == "cpu" else on_gpu,
         label_smoothing_factor=0.1,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="inverse_sqrt",
