@@ -47,7 +47,8 @@ def test_a_finished_run_that_is_whole_is_only_read(run, copied, capsys):
     assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
     assert state() == before
     delete_checkpoints(copied)
-    run("run", "--resume=true")
+    # A key that is missing in the recipe of the finished run, with its default.
+    run("run", "--resume=true --attention_dropout=0.0")
     with pytest.raises(ValueError, match="holds a finished model, but no checkpoint to continue from"):
         run("run", "--resume=true --max_steps=10")
 

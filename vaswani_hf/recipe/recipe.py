@@ -52,11 +52,15 @@ class Recipe(Settings):
         """Return the recipe as YAML that `load_recipe` can read, with all keys of its task."""
         return as_yaml(self._content())
 
-    def values(self) -> dict[str, Any]:
+    def values(self, *, with_model_defaults: bool = False) -> dict[str, Any]:
         """Return a dict that maps the name `section.key` of each recipe key to its value. For the section
-        `model`, the dict contains only the keys that are set in the recipe, and no defaults.
+        `model`, the dict contains only the keys that are set in the recipe, unless `with_model_defaults` is
+        True.
         """
-        return flat(self._content())
+        content = self._content()
+        if with_model_defaults:
+            content["model"] = self.model.model_dump()
+        return flat(content)
 
     def on_resume(self, name: str) -> OnResume:
         """Return what a resumed run does with a new value of the key `name`, such as `training.max_steps`:
