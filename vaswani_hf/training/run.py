@@ -81,8 +81,8 @@ def train(recipe: Recipe) -> dict[str, Any]:
     """Train, score and save a model according to a recipe. Publish the model if the recipe has
     `publishing.push_to_hub`.
 
-    The same recipe gives the same weights on the same machine. A run that is interrupted and resumed gives
-    the same weights as a run without an interruption.
+    The same recipe gives the same weights on the same machine with the same number of threads. A run that is
+    interrupted and resumed gives the same weights as a run without an interruption.
 
     Example:
         >>> from vaswani_hf import load_recipe, train
