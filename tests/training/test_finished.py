@@ -182,6 +182,15 @@ def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, trai
             (folder / "tokenizer.json").unlink()
     assert train_command(resumed)[0] == 0
     assert not changed(folder, expected)
+    # Other test texts in a file of the same name are scored.
+    (tmp_path / "other").mkdir()
+    other = write_pairs(tmp_path / "other" / "held-out.jsonl", number_pairs(7, 1, "train"))
+    assert train_command(resumed.replace(str(held_out), str(other)))[0] == 0
+    assert results(folder)["test"]["sentences"] == 7
+    held_out.write_text(other.read_text())
+    expected = contents(folder)
+    assert train_command(resumed)[0] == 0
+    assert not changed(folder, expected)
     delete_checkpoints(folder)
     corpus.write_text(rows.replace("eins", "zwei"))
     assert train_command(resumed)[2].startswith(refused)
