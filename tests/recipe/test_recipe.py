@@ -240,6 +240,20 @@ def test_command_line_wins_by_name_or_by_place(loaded):
     assert loaded("--normalization null").tokenizer.normalization is None
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A man, a plan.", ["A man, a plan."]),
+        ("A man.", ["A man."]),
+        ('[A man., "A man, a plan."]', ["A man.", "A man, a plan."]),
+        ("", None),
+        ("null", None),
+    ],
+)
+def test_an_example_may_hold_a_comma(recipe_file, text, expected):
+    assert load_recipe(recipe_file(), ["--examples", text]).publishing.examples == expected
+
+
 def test_the_name_of_a_file_may_hold_a_comma(recipe_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a,b.en").touch()
