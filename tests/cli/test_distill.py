@@ -207,11 +207,12 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
             f"`--output` must not have more training pairs than the recipe, but {output} has 11"
         )
     # Do not mix the translations of two searches in one file.
-    code, _, sentence = vaswani(*words, "--resume", "--num_beams", 3)
-    assert code == 2 and output.read_bytes() == whole
-    assert sentence.startswith(
-        f"`--resume` needs the teachers and the settings of '{output}', but `num_beams` is 3"
-    )
+    for option, value in (("num_beams", 3), ("repetition_guard", True), ("keep_references", True)):
+        code, _, sentence = vaswani(*words, "--resume", f"--{option}", value)
+        assert code == 2 and output.read_bytes() == whole
+        assert sentence.startswith(
+            f"`--resume` needs the teachers and the settings of '{output}', but `{option}` is {value}"
+        )
     # Do not overwrite a file whose first line is not the record of `vaswani distill`.
     for mine in (b'{"dist', b'{"translation": {"en": "one", "de": "eins"}}\n', b"text"):
         output.write_bytes(mine)

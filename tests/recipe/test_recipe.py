@@ -221,6 +221,19 @@ def test_numbers_with_exponents_are_numbers(loaded):
     assert loaded("--learning_rate_factor=5E-1").training.learning_rate_factor == 0.5
 
 
+def test_numbers_are_decimal(loaded):
+    recipe = loaded("--max_steps=0100 --warmup_steps=1_000 --seed=010")
+    assert (recipe.training.max_steps, recipe.training.warmup_steps, recipe.seed) == (100, 1000, 10)
+    assert loaded(text=MINIMAL.replace("max_steps: 3", "max_steps: 010")).training.max_steps == 10
+    assert loaded(text=MINIMAL.replace("out\n", "2026-02-30\n")).output_dir == "2026-02-30"
+
+
+@pytest.mark.parametrize("text", "1e-3 0100 1:30 1_000 .5 1. .inf 2026-02-03 2026-02-30 yes null".split())
+def test_a_text_that_looks_like_another_value_is_written_in_quotes(loaded, text):
+    written = loaded(f"--output_dir={text}").to_yaml()
+    assert loaded(text=written).output_dir == yaml.safe_load(written)["output_dir"] == text
+
+
 def test_command_line_wins_by_name_or_by_place(loaded):
     assert loaded("--max_steps 7").training.max_steps == 7
     assert loaded("--training.max_steps=8").training.max_steps == 8
@@ -229,6 +242,20 @@ def test_command_line_wins_by_name_or_by_place(loaded):
     assert loaded("--trackio_static_space_id false").publishing.trackio_static_space_id is False
     assert loaded("--dropout 0.3").model.config_fields() == {"dropout": 0.3}
     assert loaded("--normalization null").tokenizer.normalization is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A man, a plan.", ["A man, a plan."]),
+        ("A man.", ["A man."]),
+        ('[A man., "A man, a plan."]', ["A man.", "A man, a plan."]),
+        ("", None),
+        ("null", None),
+    ],
+)
+def test_an_example_may_hold_a_comma(recipe_file, text, expected):
+    assert load_recipe(recipe_file(), ["--examples", text]).publishing.examples == expected
 
 
 def test_the_name_of_a_file_may_hold_a_comma(recipe_file, tmp_path, monkeypatch):
@@ -242,6 +269,7 @@ def test_the_name_of_a_file_may_hold_a_comma(recipe_file, tmp_path, monkeypatch)
 WRONG = """
 --max_stepz=3 | `--max_stepz` ... nearest key ... `--max_steps`
 --max_steps=-3 | `training.max_steps` must be greater than 0 ... -3
+--max_steps=1:30 | `training.max_steps` must be an integer, but is '1:30'.
 --max_steps=[1 | `--max_steps` ... YAML ... '[1' ... close its brackets
 --init_from={} | `model.init_from` must name a model
 --d_k=0 | `model.d_k` must be a positive integer or null, but is 0

@@ -41,6 +41,8 @@ class Whole(Settings):
 WRONG = """
 {files: 3} | `section.files` must be text or a list, but is 3.
 {files: [a, 1]} | `section.files[1]` must be text, but is 1.
+{files: "caf\\udce9.en"} | `section.files` must be UTF-8 text or a list, but is 'caf\\udce9.en'.
+{language: "caf\\udce9"} | `section.language` must be UTF-8 text, but is 'caf\\udce9'.
 {count: 0} | `section.count` must be greater than 0, but is 0.
 {count: true} | `section.count` must be an integer, but is true.
 {count: 1.5} | `section.count` must be an integer, but is 1.5.

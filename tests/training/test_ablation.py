@@ -182,10 +182,11 @@ def test_keys_of_the_command_line_replace_keys_of_all_runs_only(folder, tmp_path
     path.write_text(
         "recipe: recipe.yaml\nall: {seed: 3, training.max_steps: 2}\nruns: {plain: {}, dropout: {dropout: 0.3}}"
     )
-    runs = ablation.plan_runs(path, tmp_path / "runs", ["--seed", "4", "--max_steps=6"])
+    runs = ablation.plan_runs(path, tmp_path / "runs", ["--seed", "4", "--max_steps=6", "--resume", "true"])
     for (recipe,) in runs.values():
-        assert (recipe.seed, recipe.training.max_steps) == (4, 6)
-    with pytest.raises(ValueError, match="The run `dropout` in .*`--dropout` is given twice"):
+        assert (recipe.seed, recipe.training.max_steps, recipe.training.resume) == (4, 6, True)
+    sentence = "`model.dropout` must not be given as an option, because this run of the list sets `model.dropout` to 0.3; leave"
+    with pytest.raises(ValueError, match=f"The run `dropout` in .*: {sentence}"):
         ablation.plan_runs(path, tmp_path / "runs", ["--dropout", "0.1"])
 
 

@@ -47,7 +47,8 @@ def test_a_finished_run_that_is_whole_is_only_read(run, copied, capsys):
     assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
     assert state() == before
     delete_checkpoints(copied)
-    run("run", "--resume=true")
+    # A key that is missing in the recipe of the finished run, with its default.
+    run("run", "--resume=true --attention_dropout=0.0")
     with pytest.raises(ValueError, match="holds a finished model, but no checkpoint to continue from"):
         run("run", "--resume=true --max_steps=10")
 
@@ -179,6 +180,15 @@ def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, trai
         if is_whole:
             assert contents(folder) == expected
             (folder / "tokenizer.json").unlink()
+    assert train_command(resumed)[0] == 0
+    assert not changed(folder, expected)
+    # Other test texts in a file of the same name are scored.
+    (tmp_path / "other").mkdir()
+    other = write_pairs(tmp_path / "other" / "held-out.jsonl", number_pairs(7, 1, "train"))
+    assert train_command(resumed.replace(str(held_out), str(other)))[0] == 0
+    assert results(folder)["test"]["sentences"] == 7
+    held_out.write_text(other.read_text())
+    expected = contents(folder)
     assert train_command(resumed)[0] == 0
     assert not changed(folder, expected)
     delete_checkpoints(folder)

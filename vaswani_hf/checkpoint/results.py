@@ -140,6 +140,8 @@ class Results(Record):
 
     training: TrainingRecord | None = None
     test: ScoresRecord | None = None
+    # The SHA-256 hash of the test texts.
+    test_sha256: str | None = None
     examples: list[ExampleRecord] | None = None
     # The search settings that produced the scores, such as `num_beams`.
     decoding: dict[str, Any] | None = None

@@ -84,7 +84,9 @@ def run(options: DistillOptions) -> None:
         finished = distillation.read_finished_part(options.output)
         pairs, dataset_revision = distillation.training_pairs(recipe.data, recipe.seed, finished.metadata)
         file.keep(finished.size)
-        metadata = distillation.metadata_of_distillation(options.teacher, chosen, dataset_revision)
+        metadata = distillation.metadata_of_distillation(
+            options.teacher, chosen, options.keep_references, dataset_revision
+        )
         header: dict[str, Any] = {}
         if finished.size:
             distillation.refuse_other_metadata(metadata, finished.metadata or {}, options.output)

@@ -48,8 +48,8 @@ class Options(Settings):
     needs_libraries: ClassVar[bool] = True
 
     # Build a validator only at its first use, because the building takes time, and only the options class of
-    # the current command needs a validator.
-    model_config = ConfigDict(defer_build=True)
+    # the current command needs a validator. Accept the names of files that are not UTF-8.
+    model_config = ConfigDict(defer_build=True, str_min_length=None)  # type: ignore[typeddict-item]
 
     @classmethod
     def command_line(cls) -> dict[str, FieldInfo]:

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from .batching import PairCollator
 from .columns import pair_corpora, pair_lengths
-from .corpus_cache import cached_digest, corpus_digest
+from .corpus_cache import cached_digest, corpus_digest, hash_of_texts
 from .encoding import CorpusReport, prepare_pairs
 from .splits import explain_split_errors
 from .weighted_corpora import WeightedPairs
@@ -96,6 +96,12 @@ class Corpus:
         """Return the number of tokens in the training split, which must not be a stream."""
         source_lengths, target_lengths = pair_lengths(self.train)
         return int(source_lengths.sum() + target_lengths.sum())
+
+    @property
+    def hash_of_test(self) -> str | None:
+        """The hash of the texts in the test split, or None if there is no test split."""
+        test = self.texts["test"]
+        return None if test is None else hash_of_texts(test)
 
     @cached_property
     def digest(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import copy
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,7 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
         # Read the pairs from a copy of the stream, so that the training starts with the first pair of the
         # original stream.
         first = copy.deepcopy(pairs).take(_NUM_DIGESTED_PAIRS_OF_STREAM)
-        text = "\n".join(json.dumps(pair, sort_keys=True) for pair in first)
-        return {"count": None, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+        return {"count": None, "sha256": hash_of_texts(first)}
     rows = kept_rows(pairs)
     digest = hashlib.sha256()
     for name in ("input_ids", "labels"):
@@ -53,6 +53,12 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
         # contains the pair.
         digest.update(np.ascontiguousarray(pair_corpora(pairs), "<i4"))
     return {"count": len(pairs), "sha256": digest.hexdigest()}
+
+
+def hash_of_texts(pairs: Iterable[dict[str, Any]]) -> str:
+    """Return the SHA-256 hash of the texts of sentence pairs."""
+    text = "\n".join(json.dumps(pair, sort_keys=True) for pair in pairs)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def cached_digest(pairs: Dataset) -> dict[str, Any]:

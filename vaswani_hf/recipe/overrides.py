@@ -6,6 +6,7 @@ import typing
 from typing import Any, Literal
 
 from ..model.errors_vaswani import InvalidValueError
+from ..settings.keys import FreeText
 from .key_names import FullName, full_name_of_option, key_types_of_all_tasks
 from .yaml_files import parse_yaml
 
@@ -47,6 +48,8 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
         return False
     list_kind = next((choice for choice in choices if typing.get_origin(choice) is list), None)
     has_brackets = text.startswith("[") and text.endswith("]")
+    if text and not has_brackets and FreeText in typing.get_args(list_kind):
+        return [text]
     is_list = list_kind is not None and ("," in text or has_brackets)
     if str in choices and not text.startswith("{") and (not is_list or os.path.exists(text)):
         # Do not split the name of an existing file at its commas.

@@ -7,7 +7,6 @@ import os
 from functools import cache
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import AfterValidator, Field, create_model, model_validator
 
 from ..model.errors_vaswani import InvalidValueError
@@ -18,6 +17,7 @@ from ..settings.keys import OnResume, on_resume, recipe_key
 from ..settings.sections import MODEL_SETTINGS, ModelSettings, PublishingSettings
 from ..tasks import TASKS, Task
 from .licenses import check_license, data_license
+from .yaml_files import as_yaml
 
 
 class Recipe(Settings):
@@ -50,13 +50,17 @@ class Recipe(Settings):
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML that `load_recipe` can read, with all keys of its task."""
-        return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
+        return as_yaml(self._content())
 
-    def values(self) -> dict[str, Any]:
+    def values(self, *, with_model_defaults: bool = False) -> dict[str, Any]:
         """Return a dict that maps the name `section.key` of each recipe key to its value. For the section
-        `model`, the dict contains only the keys that are set in the recipe, and no defaults.
+        `model`, the dict contains only the keys that are set in the recipe, unless `with_model_defaults` is
+        True.
         """
-        return flat(self._content())
+        content = self._content()
+        if with_model_defaults:
+            content["model"] = self.model.model_dump()
+        return flat(content)
 
     def on_resume(self, name: str) -> OnResume:
         """Return what a resumed run does with a new value of the key `name`, such as `training.max_steps`:

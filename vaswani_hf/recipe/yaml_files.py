@@ -1,4 +1,4 @@
-"""Reads the YAML of recipes, from files and from the command line."""
+"""Reads the YAML of recipes, from files and from the command line, and writes YAML."""
 
 import re
 from pathlib import Path
@@ -9,9 +9,19 @@ import yaml
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import similar_recipes
 
+# Numbers are decimal, as in YAML 1.2. YAML 1.1 would read 0100 as 64, 1:30 as 90, and 7e-4 as text.
+_NUMBERS = {
+    "tag:yaml.org,2002:int": re.compile(r"^[-+]?[0-9]+(_[0-9]+)*$"),
+    "tag:yaml.org,2002:float": re.compile(
+        r"^([-+]?([0-9]+(_[0-9]+)*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+    ),
+}
+# Dates are text, as in YAML 1.2.
+_REPLACED = {*_NUMBERS, "tag:yaml.org,2002:timestamp"}
+
 
 class _Loader(yaml.SafeLoader):
-    """A YAML 1.1 loader in which 7e-4 is a number, and a repeated key raises an error."""
+    """A YAML 1.1 loader with the numbers of YAML 1.2 and without dates. A repeated key raises an error."""
 
     # The part of an error message that names the YAML file, such as " of 'base.yaml'". `of_file` names the
     # file only if the key `extends` of another recipe refers to the file.
@@ -28,9 +38,27 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in patterns if tag not in _REPLACED]
+    for first, patterns in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes each text that `_Loader` or another YAML 1.1 loader would read as a number or a date."""
+
+
+for _tag, _pattern in _NUMBERS.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_tag, _pattern, list("-+.0123456789"))
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
+
+
+def as_yaml(value: Any, **options: Any) -> str:
+    """Return a value as YAML that `read_mapping` and `parse_yaml` can read. `options` are options of
+    `yaml.dump`.
+    """
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **options)
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
@@ -50,7 +78,7 @@ def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
             remedy = f"; correct `extends` in '{extending}', a path relative to this file"
         raise InvalidValueError(f"The recipe '{path}' cannot be read: {error.strerror}{remedy}.") from error
     except (yaml.YAMLError, ValueError) as error:
-        # PyYAML raises a ValueError, and not a YAMLError, for an impossible date such as 2026-02-30.
+        # PyYAML raises a ValueError for an integer with too many digits.
         raise InvalidValueError(f"The recipe '{path}' is no YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):
         raise InvalidValueError(
@@ -66,7 +94,7 @@ def parse_yaml(option: str, text: str) -> Any:
     except InvalidValueError:
         raise
     except (yaml.YAMLError, ValueError):
-        # PyYAML raises a ValueError for an impossible date.
+        # PyYAML raises a ValueError for an integer with too many digits.
         raise InvalidValueError(
             f"`{option}` must be a value of YAML, but is {text!r}; close its brackets and quotes."
         ) from None

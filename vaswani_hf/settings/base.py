@@ -26,6 +26,7 @@ _EXPECTED = {
     "float_type": "a number",
     "float_parsing": "a number",
     "string_type": "text",
+    "string_unicode": "UTF-8 text",
     "list_type": "a list",
     "tuple_type": "a list",
     "dict_type": "a mapping of keys to values",
@@ -63,6 +64,9 @@ class Settings(BaseModel):
         frozen=True,
         strict=True,
         allow_inf_nan=False,
+        # Without a limit of the length, pydantic accepts text that UTF-8 cannot write, such as the name of a
+        # file in another encoding.
+        str_min_length=0,
         use_attribute_docstrings=True,
     )
 

@@ -2,7 +2,7 @@
 value can change when a run is resumed.
 """
 
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from .base import Settings, field_with_properties, properties_of
 
@@ -14,6 +14,9 @@ from .base import Settings, field_with_properties, properties_of
 # recipe key is "continue" if changing the key requires more training steps, different final weights or new
 # scores.
 OnResume = Literal["fixed", "free", "continue"]
+
+# A text that can contain commas. On the command line, a list of free texts is not split at commas.
+FreeText = Annotated[str, "free text"]
 
 
 class KeyProperties(TypedDict, total=False):

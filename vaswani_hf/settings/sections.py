@@ -10,7 +10,7 @@ from ..model.configuration_vaswani import CONFIG_FIELDS, ENCODER_DECODER_FIELDS,
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import BEAM_SEARCH_SETTINGS, DECODING_SETTINGS, SearchSettings, check_sampling
 from .base import NO_DOCSTRINGS, Settings, checked_by, words_in_yaml
-from .keys import OnResume, recipe_key
+from .keys import FreeText, OnResume, recipe_key
 
 # The smallest possible size of a byte-level BPE vocabulary, in tokens: 256 bytes and 4 special tokens.
 SMALLEST_VOCABULARY = 260
@@ -294,7 +294,7 @@ class PublishingSettings(Settings):
     license: str | None = None
     """The licence of the model, such as cc-by-4.0. If `publishing.license` is null, the model has the licence
     of the training data."""
-    examples: list[str] | None = None
+    examples: list[FreeText] | None = None
     """Source texts whose translations the model card shows. If `publishing.examples` is null, the card shows
     the translations of the first 5 texts of the test split with at most 200 characters, but only if the
     licence of the training data is known and is not research-only. An empty list means no examples.

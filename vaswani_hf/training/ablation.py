@@ -74,11 +74,17 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
     for name, keys in content.runs.items():
         try:
             for_all = {key: value for key, value in _by_full_name(content.all).items() if key not in given}
+            of_run = _by_full_name(keys)
+            if both := [key for key in of_run if key in given]:
+                raise InvalidValueError(
+                    f"`{both[0]}` must not be given as an option, because this run of the list sets "
+                    f"`{both[0]}` to {of_run[both[0]]!r}; leave the option out, or change the list."
+                )
             words = []
-            for key, value in (for_all | _by_full_name(keys)).items():
+            for key, value in (for_all | of_run).items():
                 words += [f"--{key}", value if isinstance(value, str) else json.dumps(value, default=str)]
             base = find_recipe(content.recipe, path.parent)
-            recipe = load_recipe(base, [*words, *overrides, "--resume", "true"])
+            recipe = load_recipe(base, [*words, *overrides])
             recipe = _scored_on_validation(recipe)
             runs[name] = [
                 _with_seed(recipe, number, output / name, list(content.runs), runs)
@@ -127,12 +133,18 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """Return a copy of `recipe` with the seed `recipe.seed + number`. `folder` is the folder of the run. The
-    copy pushes nothing to the Hub, because all runs would push to the same repository.
+    """Return a copy of `recipe` with the seed `recipe.seed + number` and with `training.resume`. `folder` is
+    the folder of the run. The copy pushes nothing to the Hub, because all runs would push to the same
+    repository.
     """
     seed = recipe.seed + number
     publishing = recipe.publishing.replace(push_to_hub=False, hub_strategy="end", hub_model_id=None)
-    recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"), publishing=publishing)
+    recipe = recipe.replace(
+        seed=seed,
+        output_dir=str(folder / f"seed_{seed}"),
+        training=recipe.training.replace(resume=True),
+        publishing=publishing,
+    )
     bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}
     if bases:
         init_from: Any = recipe.model.init_from

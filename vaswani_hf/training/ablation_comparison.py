@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.files import METRICS_FILE, finite, read_metrics
-from ..model.configuration_vaswani import VaswaniConfig
 from ..recipe import Recipe
 
 # Maps the name of each run to its recipes, one for each seed.
@@ -174,12 +173,9 @@ def _value(recipe: Recipe, key: str) -> Any:
     If the recipe lacks the key but has `init_from`, return `_OF_THE_BASE`, because the value comes from the
     model in `init_from`.
     """
-    values = recipe.values()
-    if key in values:
-        return values[key]
-    return (
-        _OF_THE_BASE if recipe.model.init_from else getattr(VaswaniConfig, key.removeprefix("model."), None)
-    )
+    if recipe.model.init_from and key not in recipe.values():
+        return _OF_THE_BASE
+    return recipe.values(with_model_defaults=True).get(key)
 
 
 def table(compared: list[RunComparison]) -> str:

@@ -4,7 +4,8 @@ trained on the translations that the search of a teacher model finds.
 `vaswani distill` writes the training pairs of the student to a file of JSON lines. The key `pair` of a line
 is the number of the training pair from which the source sentence comes. The first line of the file also has
 the key `distillation`. `distillation` contains the teachers, the search settings, the languages that the user
-gives, and the commit of the dataset.
+gives, the options `--repetition_guard` and `--keep_references` if they are true, and the commit of the
+dataset.
 """
 
 import fnmatch
@@ -188,7 +189,7 @@ def read_finished_part(path: str) -> FinishedPart:
 
 
 def metadata_of_distillation(
-    teachers: Sequence[str], chosen: TranslationOptions, dataset_revision: str | None
+    teachers: Sequence[str], chosen: TranslationOptions, keep_references: bool, dataset_revision: str | None
 ) -> dict[str, Any]:
     """Return the value of the key `distillation`. `distillation` contains no local paths, because the user
     can publish the output.
@@ -196,8 +197,13 @@ def metadata_of_distillation(
     names = []
     for teacher in teachers:
         names.append(os.path.basename(os.path.abspath(teacher)) if Path(teacher).is_dir() else teacher)
-    languages = {"src_lang": chosen.src_lang, "tgt_lang": chosen.tgt_lang}
-    given = {option: language for option, language in languages.items() if language is not None}
+    options = {
+        "src_lang": chosen.src_lang,
+        "tgt_lang": chosen.tgt_lang,
+        "repetition_guard": chosen.repetition_guard,
+        "keep_references": keep_references,
+    }
+    given = {option: value for option, value in options.items() if value}
     metadata = {"teachers": names, **chosen.generate, **given}
     return metadata if dataset_revision is None else metadata | {"dataset_revision": dataset_revision}
 

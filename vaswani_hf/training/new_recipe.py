@@ -11,11 +11,11 @@ from datetime import date
 from typing import Any
 
 import numpy as np
-import yaml
 from datasets import Dataset
 
 from ..data.tokenizer_training import train_tokenizer
 from ..recipe import make_recipe
+from ..recipe.yaml_files import as_yaml, parse_yaml
 from ..settings.sections import SMALLEST_VOCABULARY
 from ..tasks import TASKS
 from .measure import measure_speed
@@ -222,7 +222,7 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
     size = next(size for size in _SIZES if len(pairs) <= size.most_pairs)
     corpus = _survey(pairs, size.vocab_size)
     body = f"output_dir: {_as_yaml(output_dir)}\nseed: 1\n{_sections(data, corpus, size)}"
-    recipe = make_recipe(yaml.safe_load(body))
+    recipe = make_recipe(parse_yaml("recipe", body))
     config = planned_config(recipe.model, recipe.tokenizer)
     length = min(corpus.mean_length, corpus.max_length)
     model_class = TASKS["translation"].model_class
@@ -409,5 +409,5 @@ def _bleu_tokenizer(target_language: str, corpus: _Corpus) -> tuple[str, str]:
 
 
 def _as_yaml(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)
+    text = as_yaml(value, default_flow_style=True, width=math.inf)
     return text.removesuffix("...\n").strip()

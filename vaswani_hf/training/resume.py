@@ -93,8 +93,8 @@ def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
             f"`output_dir` '{folder}' holds an earlier run without its {RECIPE_FILE}; copy the whole folder "
             "of the run, or choose another `--output_dir`."
         )
-    new_values = published_recipe(recipe).values()
-    saved_values = published_recipe(saved).values()
+    new_values = published_recipe(recipe).values(with_model_defaults=True)
+    saved_values = published_recipe(saved).values(with_model_defaults=True)
     lengths: set[str] = set()
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
         lengths = {"training.max_steps", "training.num_train_epochs"}

@@ -81,8 +81,8 @@ def train(recipe: Recipe) -> dict[str, Any]:
     """Train, score and save a model according to a recipe. Publish the model if the recipe has
     `publishing.push_to_hub`.
 
-    The same recipe gives the same weights on the same machine. A run that is interrupted and resumed gives
-    the same weights as a run without an interruption.
+    The same recipe gives the same weights on the same machine with the same number of threads. A run that is
+    interrupted and resumed gives the same weights as a run without an interruption.
 
     Example:
         >>> from vaswani_hf import load_recipe, train
@@ -140,8 +140,8 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     - no earlier run: train from the initial weights, and score the final weights.
     - an interrupted run: continue from the newest undamaged checkpoint. If no training step is left, only
       score the final weights.
-    - a finished run, but the new recipe needs more training steps or other scores: continue like an
-      interrupted run.
+    - a finished run, but the new recipe needs more training steps or other scores, or the test texts have
+      changed: continue like an interrupted run.
     - a finished run, and the new recipe needs nothing else: compare the training data, and publish the
       checkpoint if the recipe has `publishing.push_to_hub`.
     - a finished run with damaged or missing files: write these files again.
@@ -159,9 +159,10 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     processes.run_on_main(resume.refuse_another_run, recipe, saved)
     state = processes.run_on_main(resume.find_state, recipe, saved)
 
-    # 2. If the run is finished, compare the training data, and publish the checkpoint.
+    # 2. If the run is finished, compare the data, and publish the checkpoint.
+    if state is RunState.FINISHED and processes.run_on_main(_has_other_test, recipe):
+        state = RunState.UNFINISHED
     if state is RunState.FINISHED:
-        processes.run_on_main(_refuse_other_data, recipe)
         if processes.is_first:
             _publish_again(recipe, saved)
         return read_results(folder).as_json()
@@ -256,15 +257,19 @@ def _planned_model(recipe: Recipe) -> Any:
 # 2. A finished run
 
 
-def _refuse_other_data(recipe: Recipe) -> None:
-    """If the run is finished, raise an error if the training data differs from the training data of the
-    finished run.
+def _has_other_test(recipe: Recipe) -> bool:
+    """Return True if the recipe has other test texts than the finished run. Raise an error if the training
+    data differs from the training data of the finished run.
     """
     folder = Path(recipe.output_dir)
-    if finished.read_finished_run(folder):
-        load_corpus = TASKS[recipe.task].load_corpus
-        corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
-        resume.refuse_other_data(folder, folder, corpus.digest)
+    if finished.read_finished_run(folder) is None:
+        return False
+    load_corpus = TASKS[recipe.task].load_corpus
+    corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
+    resume.refuse_other_data(folder, folder, corpus.digest)
+    # results.json of an earlier version has no hash. Without a test split, the run needs no new scores.
+    recorded = read_results(folder).test_sha256 or corpus.hash_of_test
+    return corpus.hash_of_test not in (recorded, None)
 
 
 def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
@@ -519,6 +524,7 @@ def _results_of_run(
     if scores is not None:
         # Without a test split, results.json has no key `test`.
         found.test = scores
+        found.test_sha256 = corpus.hash_of_test
     return found
 
 
