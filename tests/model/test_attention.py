@@ -231,4 +231,7 @@ def test_shortcuts_are_declared_and_not_guessed(monkeypatch):
     handle = model.get_decoder().register_forward_hook(lambda *args: None)
     assert shortcuts(model) == (True, True, False)
     handle.remove()
+    # transformers does not remove the hooks that record outputs.
+    model(input_ids=pad(SOURCES), decoder_input_ids=pad(SOURCES), output_attentions=True)
+    assert model.get_decoder().layers[0].self_attn._forward_hooks
     assert shortcuts(model) == (True, True, True)
