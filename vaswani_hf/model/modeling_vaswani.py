@@ -664,6 +664,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         """
         if labels is None:
             return None, self.logits(hidden_states)
+        # The cross-entropy of PyTorch needs int64 labels.
+        labels = labels.long()
         mask = self._infer_source_mask(labels)
         if mask is not None:
             labels = labels.masked_fill(~mask, IGNORED_LABEL)
