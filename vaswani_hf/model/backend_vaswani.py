@@ -41,7 +41,7 @@ class Segment:
     """A text that is one row in the input of `generate`: a sentence, or a part of a long sentence."""
 
     text: str
-    # The token ids [S] of the source. The last token is `</s>`.
+    # The token ids [S] of the source. The last token is `</s>` if the source tokenizer adds `</s>`.
     token_ids: list[int]
     # For each source token, the index of its word in the whole text, or -1 if the token belongs to no word.
     # The list is empty if the translator needs no word indices.
