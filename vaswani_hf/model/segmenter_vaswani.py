@@ -83,7 +83,7 @@ class SegmentTokenizer:
         if not texts:
             return []
         prefixed = [self.prefix + text for text in texts]
-        inputs = self._token_ids(prefixed, options)
+        inputs = self._token_ids(prefixed, options, max_length)
         generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
         first_ids = []
         if self.languages:
@@ -98,11 +98,14 @@ class SegmentTokenizer:
             segments.append(segment)
         return segments
 
-    def _token_ids(self, texts: list[str], options: TranslationOptions) -> Any:
+    def _token_ids(self, texts: list[str], options: TranslationOptions, max_length: int) -> Any:
         """Return the output of the tokenizer. If a value in the tokenizer's output is not a list, the value
         is an argument for `generate`.
         """
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
+        if self.languages and options.tokenize.get("truncation"):
+            # Leave room for the token of the source language.
+            settings.setdefault("max_length", max_length - 1)
         tokenize = self.tokenizer
         if hasattr(self.tokenizer, "_build_translation_inputs"):
             # Pass the languages, because tokenizers of multilingual models, such as mBART, need the
