@@ -62,10 +62,7 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
         hook.__module__ != OutputRecorder.__module__ for hook in module._forward_hooks.values()
     )
     has_hooks = (
-        has_forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+        has_forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
     return not has_hooks and module._compiled_call_impl is None
 
