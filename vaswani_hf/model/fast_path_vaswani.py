@@ -57,7 +57,7 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
     if "forward" not in methods:
         return True
     # Ignore the hooks that transformers installs at the first call with `output_attentions` or
-    # `output_hidden_states`. These hooks do nothing in later calls without these arguments, but are not removed.
+    # `output_hidden_states`. The hooks are not removed, but do nothing in calls without these arguments.
     has_forward_hooks = any(
         hook.__module__ != OutputRecorder.__module__ for hook in module._forward_hooks.values()
     )
