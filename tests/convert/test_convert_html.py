@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from factories import save_checkpoint, tiny_config, tiny_model, tiny_tokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import GenerationConfig
 from word_model import WORDS, random_sentences, trained_on_words
 
@@ -350,6 +351,8 @@ def test_two_vocabularies_and_texts_that_are_too_long(tmp_path):
     source, target = (
         tiny_tokenizer(line, size, model_max_length=9) for line, size in zip(LINES, (270, 275), strict=True)
     )
+    # A source without `</s>`, as of OpenNMT-py.
+    source.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
     sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
     model = tiny_model(**sizes, share_encoder_decoder_embeddings=False)
     save_checkpoint(tmp_path / "two", model, source, target)

@@ -176,6 +176,8 @@ def test_each_piece_of_a_long_text_begins_with_the_token_of_the_language(m2m100)
     french = translator.source_tokenizer.convert_tokens_to_ids("__fr__")
     assert translation.token_ids.count(french) > 1
     assert "__fr__" not in translation.text
+    (truncated,) = translator.translate(["one two three " * 6], **given, tokenize={"truncation": True})
+    assert truncated.token_ids.count(french) == 1
 
 
 def test_ctranslate2_translates_into_the_language(m2m100, tmp_path):

@@ -221,10 +221,17 @@ def test_shortcuts_are_declared_and_not_guessed(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(model.get_decoder().layers[0].self_attn, name, lambda *args, **kwargs: None)
             assert shortcuts(model)[:2] == expected
+    for owner in (model, type(model)):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, "prepare_inputs_for_generation", lambda *args, **kwargs: None)
+            assert shortcuts(model) == (True, True, False)
     handle = model.get_decoder().layers[0].fc1.register_forward_hook(lambda *args: None)
     assert shortcuts(model) == (True, False, True)
     handle.remove()
     handle = model.get_decoder().register_forward_hook(lambda *args: None)
     assert shortcuts(model) == (True, True, False)
     handle.remove()
+    # transformers does not remove the hooks that record outputs.
+    model(input_ids=pad(SOURCES), decoder_input_ids=pad(SOURCES), output_attentions=True)
+    assert model.get_decoder().layers[0].self_attn._forward_hooks
     assert shortcuts(model) == (True, True, True)

@@ -96,7 +96,7 @@ def test_padding_is_no_label():
     model = tiny_model(label_smoothing=0.1)
     batch = random_batch(4)
     padded = batch | {"labels": batch["labels"].masked_fill(batch["labels"] == -100, PAD)}
-    longer = {name: nn.functional.pad(ids, (0, 3), value=PAD) for name, ids in padded.items()}
+    longer = {name: nn.functional.pad(ids.int(), (0, 3), value=PAD) for name, ids in padded.items()}
     for training in (True, False):
         model.train(training)
         expected = model(**batch).loss

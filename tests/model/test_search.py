@@ -394,7 +394,8 @@ def test_finished_sentences_leave_the_batch(model):
     # The sentences must end at different steps, because otherwise no sentence is removed before the end.
     assert len(set(num_steps)) > 2
     rows.clear()
-    searched(model, batch_of(SOURCES), **options, **PLAIN)
+    # `Seq2SeqTrainer` passes labels.
+    searched(model, batch_of(SOURCES) | {"labels": batch_of(SOURCES)["input_ids"]}, **options, **PLAIN)
     assert len(rows) == max(num_steps)
     for step, num_rows in enumerate(rows):
         assert num_rows <= num_beams * sum(steps > step for steps in num_steps)

@@ -66,11 +66,11 @@ def test_phrases_go_where_they_are_or_to_the_longest_part():
 def test_prefixes_are_padded_on_the_left():
     backend = PyTorchBackend(tiny_model())
 
-    def arguments_of(prefixes, phrases=((), (), ())):
+    def arguments_of(prefixes, phrases=((), (), ()), **settings):
         segments = []
         for prefix, of_segment in zip(prefixes, phrases, strict=False):
             segments.append(Segment("", [5, 2], prefix=prefix, phrases=[*of_segment]))
-        return backend._generate_arguments(segments, prefixes, {})
+        return backend._generate_arguments(segments, prefixes, settings)
 
     arguments = arguments_of([[5], [], [6, 7]], ((), ([8, 9],), ()))
     assert arguments["decoder_input_ids"].tolist() == [[1, 0, 5], [1, 1, 0], [0, 6, 7]]
@@ -79,6 +79,7 @@ def test_prefixes_are_padded_on_the_left():
     plain = {"input_ids", "attention_mask", "return_dict_in_generate"}
     assert arguments_of([[], []]).keys() == plain
     assert arguments_of([[5], [6]]).keys() == plain | {"decoder_input_ids"}
+    assert arguments_of([[5]], decoder_start_token_id=9)["decoder_input_ids"].tolist() == [[9, 5]]
 
 
 def test_translations_end_at_their_end_or_before_their_padding():
@@ -86,6 +87,11 @@ def test_translations_end_at_their_end_or_before_their_padding():
     # A translation that is cut off has no `</s>`, but may have padding.
     assert without_padding([8, 9, 1, 1], [2], 1) == [8, 9]
     assert without_padding([8, 7, 2, 1], [2, 7], 1) == [8, 7]
+    # With the padding id 0, beam search pads with the first end token, as transformers does.
+    model = tiny_model()
+    model.generate = lambda **given: torch.tensor([[0, 8, 7, 7], [0, 8, 5, 6]])
+    found = PyTorchBackend(model).search([Segment("", [5, 2])] * 2, eos_token_id=[7, 2])
+    assert [hypothesis.token_ids for (hypothesis,) in found] == [[8, 7], [8, 5, 6]]
 
 
 def test_prefixes_and_phrases_are_in_the_translation(copier):

@@ -242,3 +242,6 @@ def test_transformers_quantizes_and_saves_by_torchao_as_without_this_package(cop
     weights = [one.model.encoder.layers[0].fc1.weight for one in (model, loaded)]
     assert all(isinstance(weight, Int8Tensor) for weight in weights)
     assert torch.equal(*(weight.dequantize() for weight in weights))
+    source = torch.tensor([[5, 6, 2]])
+    found = [model.generate(source, num_beams=2, use_cache=use_cache) for use_cache in (True, False)]
+    assert torch.equal(*found)

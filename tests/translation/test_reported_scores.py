@@ -42,6 +42,7 @@ SETTINGS = {
     "checkpoint, several": ({"coverage_penalty": 0.2, "num_return_sequences": 2, "num_beams": 2}, {}),
     "arguments": ({}, {**OURS, **BEAMS}),
     "an argument of a checkpoint": (OURS, {**BEAMS, "length_penalty": 2.0}),
+    "another start": ({}, {**BEAMS, "decoder_start_token_id": 5}),
     "the coverage taken back": (OURS, {**BEAMS, "coverage_penalty": None, "length_penalty": 0.3}),
     "all taken back": (OURS, {**BEAMS, **dict.fromkeys(OURS)}),
     "an empty config": (OURS, {"generation_config": GenerationConfig()}),

@@ -9,6 +9,7 @@ import sacrebleu
 import torch
 from factories import save_checkpoint, stacks, tiny_config, tiny_model, tiny_tokenizer
 from sentences import refused
+from tokenizers.processors import TemplateProcessing
 from transformers import set_seed
 
 from vaswani_hf import VaswaniForSeq2SeqLM
@@ -197,6 +198,11 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
         assert max(len(segment.token_ids) for segment in whole) <= limit
     for split_sentences in (True, False):
         assert list(tagged.translate([" >>en<< "], split_sentences=split_sentences)) == [""]
+    # The tokenizers of OpenNMT-py add no `</s>` to a source.
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
+    ((pieces, _),) = tagged.segmenter.layouts([Request(lines[0])], [1], TranslationOptions())
+    assert len(pieces) > 1
+    assert [i for piece in pieces for i in piece.token_ids] == tokenizer(lines[0]).input_ids
 
 
 @pytest.mark.parametrize("text", ["😀", " !! \n", "…"])

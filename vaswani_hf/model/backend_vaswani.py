@@ -41,7 +41,7 @@ class Segment:
     """A text that is one row in the input of `generate`: a sentence, or a part of a long sentence."""
 
     text: str
-    # The token ids [S] of the source. The last token is `</s>`.
+    # The token ids [S] of the source. The last token is `</s>` if the source tokenizer adds `</s>`.
     token_ids: list[int]
     # For each source token, the index of its word in the whole text, or -1 if the token belongs to no word.
     # The list is empty if the translator needs no word indices.
@@ -141,10 +141,11 @@ class Backend(Protocol):
         ...
 
     def score(
-        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int, **settings: Any
     ) -> list[tuple[list[float], torch.Tensor | None]]:
         """For each of the B segments, return the token log-probabilities and the attention of the given
-        hypothesis. Raise a `NotFiniteError` with the source text if logits are not finite.
+        hypothesis. Raise a `NotFiniteError` with the source text if logits are not finite. `settings` are the
+        arguments of the method `search` that found the hypotheses.
 
         The log-probabilities (in nats) leave out forced tokens. The attention [N, T, S] float32 is the
         cross-attention of the last `num_layers` layers, averaged over heads; None if the backend cannot
@@ -208,8 +209,9 @@ class PyTorchBackend:
         except ValueError as error:
             _name_text(error, segments)
             raise
-        found = self._hypotheses(sequences, prompts)
-        self._note_forced_tokens(found, segments, max(map(len, prompts)), arguments)
+        config = config_of_call(arguments, self.generation_config)
+        found = self._hypotheses(sequences, prompts, config)
+        self._note_forced_tokens(found, segments, max(map(len, prompts)), config)
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
@@ -240,8 +242,9 @@ class PyTorchBackend:
     ) -> dict[str, Any]:
         arguments = {**self._inputs(segments), **segments[0].generate}
         if any(prompts):
-            self._refuse_forbidden_prefixes(segments, settings)
-            arguments |= self._prompt_arguments(prompts)
+            config = config_of_call({**arguments, **settings}, self.generation_config)
+            _refuse_forbidden_prefixes(segments, config)
+            arguments |= self._prompt_arguments(prompts, config)
         if any(segment.phrases for segment in segments):
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # `generate` must not warn about unmet phrases, because the translator logs a warning with the
@@ -265,11 +268,13 @@ class PyTorchBackend:
         )
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
-    def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
+    def _prompt_arguments(
+        self, prompts: list[list[int]], config: GenerationConfig
+    ) -> dict[str, torch.Tensor]:
         """Return left-padded `decoder_input_ids` [B, 1 + longest prompt] int64. If the prompts have different
         lengths, also return `decoder_attention_mask`.
         """
-        start: Any = decoder_start_token_id(self.generation_config)
+        start: Any = decoder_start_token_id(config)
         rows = [[start, *prompt] for prompt in prompts]
         ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, side="left")
         arguments = {"decoder_input_ids": ids.to(self.model.device)}
@@ -277,23 +282,14 @@ class PyTorchBackend:
             arguments["decoder_attention_mask"] = mask.to(self.model.device)
         return arguments
 
-    def _refuse_forbidden_prefixes(self, segments: list[Segment], settings: dict[str, Any]) -> None:
-        given = {**segments[0].generate, **settings}
-        config = config_of_call(given, self.generation_config)
-        for segment in segments:
-            forbidden = forbidden_tokens(segment.prefix, config)
-            if forbidden is not None:
-                raise InvalidValueError(
-                    f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, "
-                    f"but {forbidden}; remove the prefix or the setting."
-                )
-
-    def _hypotheses(self, sequences: torch.Tensor, prompts: list[list[int]]) -> list[list[Hypothesis]]:
+    def _hypotheses(
+        self, sequences: torch.Tensor, prompts: list[list[int]], config: GenerationConfig
+    ) -> list[list[Hypothesis]]:
         """Convert the sequences [B * R, 1 + T] that `generate` returned to the hypotheses of B segments."""
         rows = sequences.tolist()
         num_rows = len(rows) // len(prompts)
         first = 1 + max(map(len, prompts))
-        end_ids = eos_token_ids(self.generation_config)
+        end_ids = eos_token_ids(config)
         pad_token_id = self.model.config.pad_token_id
         found = []
         for number, prompt in enumerate(prompts):
@@ -311,18 +307,18 @@ class PyTorchBackend:
         found: list[list[Hypothesis]],
         segments: list[Segment],
         prompt_length: int,
-        arguments: dict[str, Any],
+        config: GenerationConfig,
     ) -> None:
         """Record in each hypothesis whether the search forced a language token, and whether the search forced
         `</s>` at the length limit.
         """
-        language = setting_of("forced_bos_token_id", arguments, self.generation_config)
-        end = setting_of("forced_eos_token_id", arguments, self.generation_config)
+        language = config.forced_bos_token_id
+        end = config.forced_eos_token_id
         if language is None and end is None:
             return
         end_ids = end if isinstance(end, list) else [end]
         limit = max_new_tokens_of(
-            config_of_call(arguments, self.generation_config),
+            config,
             max(len(segment.token_ids) for segment in segments),
             # Add 1 for the start token.
             1 + prompt_length,
@@ -340,12 +336,13 @@ class PyTorchBackend:
 
     @torch.inference_mode()
     def score(
-        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int, **settings: Any
     ) -> list[tuple[list[float], torch.Tensor | None]]:
         """See `Backend.score`."""
         labels, _ = _pad_rows([hypothesis.token_ids for hypothesis in hypotheses], 0)
         labels = labels.to(self.model.device)  # [B, T]
-        start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
+        config = config_of_call(settings, self.generation_config)
+        start = labels.new_full((len(labels), 1), decoder_start_token_id(config) or 0)
         decoder_input_ids = torch.cat([start, labels[:, :-1]], dim=1)
         models = [self.model, *self.ensemble]
         log_probs, attention = token_log_probs(
@@ -404,6 +401,16 @@ def token_log_probs(
             attentions.append(torch.stack(layers, dim=1))  # [B, N, T, S]
     averaged = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(models))
     return averaged, torch.stack(attentions).mean(dim=0) if attentions else None
+
+
+def _refuse_forbidden_prefixes(segments: list[Segment], config: GenerationConfig) -> None:
+    for segment in segments:
+        forbidden = forbidden_tokens(segment.prefix, config)
+        if forbidden is not None:
+            raise InvalidValueError(
+                f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, "
+                f"but {forbidden}; remove the prefix or the setting."
+            )
 
 
 def _prompts_of(segments: list[Segment]) -> list[list[int]]:

@@ -131,6 +131,10 @@ class VaswaniConfig(PreTrainedConfig):
     symbol for the field, the symbol is the name of the field, such as `d_k`. Each assignment to a field
     checks the value. The constructors of configs and models check the combination of all fields.
 
+    `config.json` contains the values of `d_k` and `d_v`, also if the values are defaults. If a call of
+    `from_pretrained` changes `d_model` or a number of heads, pass `d_k=None` and `d_v=None` to get the
+    defaults of the new sizes.
+
     Raises:
         ValueError: If a field has an invalid value, two fields contradict each other, or a keyword argument
             is not the name of a field.

@@ -205,7 +205,10 @@ def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, lengt
 
 def _linear_step(module: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a function that computes a linear layer without the overhead of a module call."""
-    return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
+    weight = module.weight
+    bias = module.bias
+    # Pass the weight by position, because torchao reads a quantized weight only by position.
+    return lambda states: nn.functional.linear(states, weight, bias)
 
 
 def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:

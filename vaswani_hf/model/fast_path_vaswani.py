@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.utils.output_capturing import OutputRecorder
 
 # The methods that a fast path can replace: two methods of PyTorch, and the methods that `fast_path` marks.
 _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
@@ -55,11 +56,13 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
         return False
     if "forward" not in methods:
         return True
+    # Ignore the hooks that transformers installs at the first call with `output_attentions` or
+    # `output_hidden_states`. The hooks are not removed, but do nothing in calls without these arguments.
+    has_forward_hooks = any(
+        hook.__module__ != OutputRecorder.__module__ for hook in module._forward_hooks.values()
+    )
     has_hooks = (
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+        has_forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
     return not has_hooks and module._compiled_call_impl is None
 

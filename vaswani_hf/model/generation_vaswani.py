@@ -129,6 +129,8 @@ class VaswaniGeneration(GenerationMixin):
             # `forward` and for registered methods.
             torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
+        # `Seq2SeqTrainer` passes labels, but a search does not use labels.
+        kwargs.pop("labels", None)
         if "past_key_values" in kwargs:
             kwargs[CACHE_NAME] = kwargs.pop("past_key_values")
         strategies = self._pop_strategies(kwargs)

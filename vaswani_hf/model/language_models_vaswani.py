@@ -195,7 +195,7 @@ class _LanguageModel(VaswaniHeadModel):
         self._tie_output_projection(self.model.embed_tokens)
 
 
-@fast_path("forward")
+@fast_path("forward", "prepare_inputs_for_generation")
 class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     """A language model that predicts the next token with a decoder.
 

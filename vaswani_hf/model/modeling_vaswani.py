@@ -664,6 +664,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         """
         if labels is None:
             return None, self.logits(hidden_states)
+        # The cross-entropy of PyTorch needs int64 labels.
+        labels = labels.long()
         mask = self._infer_source_mask(labels)
         if mask is not None:
             labels = labels.masked_fill(~mask, IGNORED_LABEL)
@@ -711,7 +713,9 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     def supports_fast_path(self) -> bool:
         """True if beam search can compute decoding steps with `TreeAttentionDecoder` instead of `forward`."""
         decoder = self.get_decoder()
-        if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):
+        if not permits_fast_path(self, "forward", "prepare_inputs_for_generation"):
+            return False
+        if not all(permits_fast_path(model, "forward") for model in (self.model, decoder)):
             return False
         kinds = {
             module.implementation for module in decoder.modules() if isinstance(module, VaswaniAttention)
@@ -719,7 +723,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         return kinds <= {"sdpa", "eager"} and self._tp_size in (None, 1)
 
 
-@fast_path("forward")
+@fast_path("forward", "prepare_inputs_for_generation")
 class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
     """The Transformer of Figure 1, with the output projection, the loss and `generate`.
 

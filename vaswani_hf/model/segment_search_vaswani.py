@@ -94,7 +94,10 @@ class SegmentSearch:
         for batch in batches_by_length(token_ids, 2 * options.tokens_per_batch, options.batch_size):
             of_batch = [pairs[i] for i in batch]
             scores = self.backend.score(
-                [pair[0] for pair in of_batch], [pair[1] for pair in of_batch], num_layers
+                [pair[0] for pair in of_batch],
+                [pair[1] for pair in of_batch],
+                num_layers,
+                **options.generate,
             )
             for i, (log_probs, attention) in zip(batch, scores, strict=True):
                 segment, hypothesis = pairs[i]

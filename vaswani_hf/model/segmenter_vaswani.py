@@ -83,7 +83,7 @@ class SegmentTokenizer:
         if not texts:
             return []
         prefixed = [self.prefix + text for text in texts]
-        inputs = self._token_ids(prefixed, options)
+        inputs = self._token_ids(prefixed, options, max_length)
         generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
         first_ids = []
         if self.languages:
@@ -98,11 +98,14 @@ class SegmentTokenizer:
             segments.append(segment)
         return segments
 
-    def _token_ids(self, texts: list[str], options: TranslationOptions) -> Any:
+    def _token_ids(self, texts: list[str], options: TranslationOptions, max_length: int) -> Any:
         """Return the output of the tokenizer. If a value in the tokenizer's output is not a list, the value
         is an argument for `generate`.
         """
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
+        if self.languages and options.tokenize.get("truncation"):
+            # Leave room for the token of the source language.
+            settings.setdefault("max_length", max_length - 1)
         tokenize = self.tokenizer
         if hasattr(self.tokenizer, "_build_translation_inputs"):
             # Pass the languages, because tokenizers of multilingual models, such as mBART, need the
@@ -327,13 +330,18 @@ class Segmenter:
         max_length = self.max_length
         if len(segment.token_ids) <= max_length:
             return [segment]
-        *ids, end_id = segment.token_ids
+        tokenizer = self.tokenizer.tokenizer
+        ids = list(segment.token_ids)
+        end_ids = []
+        # A source without `</s>` is possible, because OpenNMT-py adds no `</s>` to sources.
+        if ids[-1] in (tokenizer.eos_token_id, tokenizer.sep_token_id):
+            end_ids = [ids.pop()]
         words = segment.words or [-1] * len(segment.token_ids)
         tag_ids = ids[:1] if ids[0] in self.tokenizer.first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
         # The maximum number of tokens in a piece of the segment, not counting the language tag and `</s>`.
-        room = max_length - 1 - len(tag_ids)
+        room = max_length - len(end_ids) - len(tag_ids)
         if room < 1:
             raise ValueError(
                 f"The model can read at most {max_length} tokens, but a piece of line {number} needs at least "
@@ -349,9 +357,9 @@ class Segmenter:
                 stop = next(boundaries, stop)
             piece = replace(
                 segment,
-                text=self.tokenizer.tokenizer.decode(ids[start:stop]),
-                token_ids=[*tag_ids, *ids[start:stop], end_id],
-                words=[*tag_words, *words[start:stop], -1],
+                text=tokenizer.decode(ids[start:stop]),
+                token_ids=[*tag_ids, *ids[start:stop], *end_ids],
+                words=[*tag_words, *words[start:stop], *words[len(ids) :]],
             )
             pieces.append(piece)
             tag_words = [-1] * len(tag_ids)

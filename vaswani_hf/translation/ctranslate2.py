@@ -266,7 +266,7 @@ class CTranslate2Backend:
         return sentences
 
     def score(
-        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int, **settings: Any
     ) -> list[tuple[list[float], torch.Tensor | None]]:
         """See `Backend.score`. The attention [1, T, S] of a hypothesis comes from the search, or is None if
         the search stored no attention.

@@ -180,11 +180,11 @@ export class Translator {
     if (ids.length <= this.maxLength) {
       return [segment];
     }
-    const end = ids[ids.length - 1];
-    const own = ids.slice(0, -1);
+    const ends = this.sourceTokenizer.after;
+    const own = ids.slice(0, ids.length - ends.length);
     const tags = [...this.sourceTokenizer.tags.values()].includes(own[0]) ? own.slice(0, 1) : [];
     // The number of tokens of a piece without the tag and without `</s>`.
-    const room = this.maxLength - 1 - tags.length;
+    const room = this.maxLength - ends.length - tags.length;
     if (room < 1) {
       throw new Error(`The model can read at most ${this.maxLength} tokens, which is too few for a text.`);
     }
@@ -203,8 +203,8 @@ export class Translator {
       const tagWords = tags.map(() => (pieces.length ? -1 : words[0]));
       pieces.push({
         text: this.sourceTokenizer.decode(own.slice(start, stop)),
-        ids: [...tags, ...own.slice(start, stop), end],
-        words: [...tagWords, ...words.slice(start, stop), -1],
+        ids: [...tags, ...own.slice(start, stop), ...ends],
+        words: [...tagWords, ...words.slice(start, stop), ...ends.map(() => -1)],
       });
       start = stop;
     }
