@@ -57,9 +57,11 @@ class TranslateOptions(SearchOptions, LanguageOptions, EngineOptions, TextOption
     stays as it is, and template is plain text whose placeholders, such as {name}, stay as they are
     """
     language_check: Literal["pass", "refuse"] | None = None
-    """what to do with a text that is not in the source language that the checkpoint records: pass copies the
-    text, refuse treats the text as an invalid line, so that the command ends with an error or, with
-    --on_error skip, leaves the text untranslated; needs the library py3langid
+    """what to do with a text that is not in the source language: pass copies the text, refuse treats the text
+    as an invalid line, so that the command ends with an error or, with --on_error skip, leaves the text
+    untranslated; the source language is --src_lang, or else follows from the recorded languages of the
+    checkpoint and from the target language (the tag of the text, such as >>en<<, or --tgt_lang); needs the
+    library py3langid
     """
     stream: bool = False
     """translate with greedy search, and print each word as soon as the search has found the word"""
@@ -182,7 +184,7 @@ def _language_check(options: TranslateOptions) -> CheckRequest:
         return accept
     from ..translation.language_check import check_of_checkpoint
 
-    return check_of_checkpoint(options.model_name, options.language_check)
+    return check_of_checkpoint(options.model_name, options.language_check, options.src_lang, options.tgt_lang)
 
 
 def _translate_document(
