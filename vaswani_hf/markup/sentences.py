@@ -54,7 +54,7 @@ class Sentence:
                 texts[i] = ""
                 is_after_protected_part = is_after_protected_part or piece.text != ""
             elif piece.kind == "text":
-                if is_after_protected_part and not piece.text[:1].isalnum():
+                if is_after_protected_part and _ends_word(piece.text[:1]):
                     _close_gap(texts, i)
                 if texts[i]:
                     is_after_protected_part = False
@@ -91,7 +91,7 @@ class Sentence:
 def _close_gap(texts: list[str], i: int) -> None:
     """Remove the superfluous space or comma at the place of a removed protected part, such as the placeholder
     `{x}`. For example, "a {x}." becomes "a.", and "a, {x}, b" becomes "a, b". `texts[i]` is the text after
-    the removed protected part. `texts[i]` does not begin with a letter or a digit.
+    the removed protected part. `texts[i]` is empty, or begins with white space or punctuation.
     """
     previous = next((j for j in range(i - 1, -1, -1) if texts[j]), None)
     if previous is not None:
