@@ -28,12 +28,14 @@ class Sentence:
         has_protected_parts (bool): False if the protected parts are removed from the sentence before the
             model translates the sentence.
         translation (Translation, optional): None if the sentence is not translated.
+        is_failed (bool): True if the model could not translate the sentence.
     """
 
     pieces: list[Piece] = field(default_factory=list)
     separator: str = ""
     has_protected_parts: bool = True
     translation: Translation | None = None
+    is_failed: bool = False
 
     @property
     def needs_translation(self) -> bool:
