@@ -114,8 +114,11 @@ def __dir__() -> list[str]:
 
 def _is_command() -> bool:
     """Return True if the running program is the command `vaswani`. For the command, this file does not import
-    torch, because the command checks its options before the slow import of torch.
+    torch, because the command checks its options before the slow import of torch. Return False in a worker
+    process of the command: `sys.argv` is the same, but the worker process needs torch.
     """
+    if "--multiprocessing-fork" in sys.orig_argv:
+        return False
     if sys.argv[:1] == ["-m"]:
         # With `python -m NAME ARGUMENTS`, `sys.argv` is still `["-m", *ARGUMENTS]` while Python runs this
         # file. `sys.orig_argv` ends with `[NAME, *ARGUMENTS]`, so `sys.orig_argv[-len(sys.argv)]` is NAME.

@@ -19,6 +19,7 @@ from factories import files_in
 from sentences import rows
 from transformers.utils import logging as transformers_logging
 
+import vaswani_hf
 from vaswani_hf.checkpoint.locks import InUseError
 from vaswani_hf.cli import COMMANDS, main
 from vaswani_hf.cli.arguments import (
@@ -172,6 +173,13 @@ sys.exit(", ".join(slow & sys.modules.keys()) or None)
     assert done.returncode == 0, done.stderr
     assert "`--source` must be an existing file, but is no." in done.stderr
     assert "`recipe` must be an existing file or the name of a recipe, but is no.yaml; " in done.stderr
+
+
+@pytest.mark.parametrize(("words", "is_command"), [([], True), (["--multiprocessing-fork"], False)])
+def test_a_worker_process_registers_the_models_before_it_imports_transformers(monkeypatch, words, is_command):
+    monkeypatch.setattr(sys, "argv", ["/bin/vaswani", "translate"])
+    monkeypatch.setattr(sys, "orig_argv", ["python", *words])
+    assert vaswani_hf._is_command() == is_command
 
 
 def test_a_name_has_one_meaning_in_all_commands_and_recipe_keys():

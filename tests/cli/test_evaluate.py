@@ -146,7 +146,7 @@ def test_the_robustness_of_two_systems_is_a_table_or_json(evaluate, checkpoints)
 
 
 def test_a_file_of_translations_is_scored_alone(evaluate):
-    code, out, _ = evaluate("a")
+    code, out, _ = evaluate("a", "--robustness", "false")
     direct = score_translations(TRANSLATIONS["a"], REFERENCES)
     assert code == 0
     assert out == (
@@ -262,6 +262,12 @@ BAD_INPUT = {
     "no/model --calibration fit": "`--calibration fit` writes into the folder of the checkpoint, but no/model is not",
     "a --compare 1 2 3 4 5 6 7 8 --picture new.png": "`--picture` shows at most 8 systems, but there are 9; compare",
 }
+
+
+def test_a_read_only_checkpoint_is_refused_before_the_translation(evaluate, checkpoints, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    code, _, errors = evaluate(checkpoints[0], "--calibration", "fit")
+    assert code == 2 and "is not a local folder with write permission; name the folder of a" in errors
 
 
 @pytest.mark.parametrize("words", BAD_INPUT)

@@ -155,6 +155,10 @@ def test_streams_show_words_as_they_come_and_long_texts_keep_their_lines(transla
     stdin = "die Straße nein\n\nja? Öl\n".encode()
     assert translate("--stream", stdin=stdin)[0] == 0
     assert "".join(shown) == stdin.decode()
+    shown.clear()
+    stdin = json.dumps({"text": text}).encode()
+    assert translate("--stream", "--split_sentences", "--input_format", "json", stdin=stdin)[0] == 0
+    assert "".join(shown) == text.replace("\n", " ") + "\n"
     # The streamer of transformers 5.24 shows parts of words.
     assert len([part for part in shown if part.strip()]) >= 5
 

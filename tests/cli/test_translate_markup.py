@@ -1,8 +1,11 @@
 """`vaswani translate --input_format html` and its errors."""
 
+import gzip
 import json
 import re
 import shutil
+
+import pytest
 
 
 def test_a_document_is_translated(vaswani, copier_checkpoint, tmp_path):
@@ -16,6 +19,24 @@ def test_a_document_is_translated(vaswani, copier_checkpoint, tmp_path):
     # `--resume` cannot continue a document.
     assert code == 2 and sentence.rstrip().endswith("exists; give another name.")
     assert target.read_bytes().decode() == found
+
+
+@pytest.mark.parametrize(
+    ("format", "document", "encoding"),
+    [
+        ("html", '<meta name=a charset="iso-8859-1"><p id="charset=a">läuft</p>', "iso-8859-1"),
+        ("html", "<META content='text/html; charset=ascii'><p>läuft</p>", "ascii"),
+        ("html", "<meta charset=utf-8><p>läuft</p><!-- <meta charset=ascii> -->", None),
+        ("po", 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=CHARSET\\n"\n', "CHARSET"),
+        ("markdown", "<meta charset=ascii>\n", None),
+    ],
+)
+def test_the_written_encoding_is_declared(vaswani, copier_checkpoint, tmp_path, format, document, encoding):
+    (tmp_path / "in.gz").write_bytes(gzip.compress(document.encode()))
+    argv = ["translate", copier_checkpoint, "--input", tmp_path / "in.gz", "--input_format", format]
+    code, found, _ = vaswani(*argv)
+    assert code == 0
+    assert found == document.replace(encoding or " ", "UTF-8" if encoding else " ")
 
 
 def test_bad_documents_are_one_sentence(vaswani, copier_checkpoint, tmp_path):

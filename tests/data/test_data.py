@@ -112,7 +112,9 @@ def test_damaged_gzip_is_one_sentence(tmp_path, damage):
 
 def write_records(path: Path) -> None:
     if path.suffix == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), path)
+        map_type = pyarrow.map_(pyarrow.string(), pyarrow.string())
+        schema = pyarrow.schema({"translation": map_type}) if path.stem == "map" else None
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS, schema), path)
     elif path.suffix == ".csv":
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -127,7 +129,7 @@ def write_records(path: Path) -> None:
 
 
 @both_ways
-@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.json", "pairs.csv", "pairs.parquet"])
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.json", "pairs.csv", "pairs.parquet", "map.parquet"])
 def test_translation_columns(tmp_path, name, streaming):
     path = tmp_path / name
     write_records(path)

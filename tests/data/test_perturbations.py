@@ -7,6 +7,7 @@ import pytest
 
 from vaswani_hf.data.batching import PairCollator, TokenizerEncoder
 from vaswani_hf.data.perturbations import PERTURBATIONS, PLACEHOLDER, Augmenter
+from vaswani_hf.evaluation.robustness import perturbed_test_sets
 from vaswani_hf.settings.data import Augmentation
 
 SOURCE = "My friend Maria reads don't books, and Peter sleeps until 10."
@@ -90,12 +91,20 @@ def test_a_short_text_stays_a_text(name, text):
 
 
 def test_a_rate_is_the_share_of_changed_pairs_and_a_tag_is_kept():
-    augment = Augmenter(Augmentation(upper_case=0.3), tags=(">>en<<",))
+    augment = Augmenter(Augmentation(upper_case=0.3))
     source = f">>en<< {TARGET}"
     results = [augment(source, SOURCE, Random(seed)) for seed in range(1000)]
     changed = (f">>en<< {TARGET.upper()}", SOURCE.upper())
     assert {*results} == {(source, SOURCE), changed}
     assert 250 < results.count(changed) < 350
+
+
+def test_the_changed_test_sets_keep_the_tag():
+    test_sets = perturbed_test_sets([f">>en<< {TARGET}", SOURCE], [SOURCE, TARGET])
+    plain = perturbed_test_sets([TARGET, SOURCE], [SOURCE, TARGET])
+    for name, (sources, references) in test_sets.items():
+        assert sources == [f">>en<< {plain[name].sources[0]}", plain[name].sources[1]]
+        assert references == plain[name].references
 
 
 def test_the_training_pairs_depend_on_seed_epoch_and_pair_only(short_pairs):

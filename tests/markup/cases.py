@@ -206,6 +206,9 @@ po | msgid "<x> one <y> two <z>"⏎msgstr ""⏎ | msgid "<x> one <y> two <z>"⏎
 po | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr ""⏎ | msgid "one\v \a\x41\101 \q"⏎"two\r\n"⏎msgstr "ONE\v \aAA \\QTWO\r\n"⏎
 po | # a⏎⏎msgid "one"⏎msgstr ""⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎ | # a⏎⏎msgid "one"⏎msgstr "ONE"⏎⏎#~| msgid "x"⏎#~ msgid "two"⏎#~ msgstr ""⏎
 template | one {name}, <b>two</b> %d.⏎⏎  three ${x} <y>⏎ | ONE {name}, <b>TWO</b> %d.⏎⏎  THREE ${x} <y>⏎
+template | https://a.b/{{ x.y }}/${ z }/[% path %]/end. one | https://a.b/{{ x.y }}/${ z }/[% path %]/end. ONE
+template | one www.a.b/{{slug}}{% if x %} two {% endif %} | ONE www.a.b/{{slug}}{% if x %} TWO {% endif %}
+template | one https://a.b/{x {y. two | ONE https://a.b/{x {Y. TWO
 template | one & two < {% x %} &lt; | ONE & TWO < {% x %} &lt;
 po | msgid "(one){{ y }}\"two\" three"⏎msgstr ""⏎ | msgid "(one){{ y }}\"two\" three"⏎msgstr "(ONE){{ y }}\"TWO\" THREE"⏎
 """

@@ -117,6 +117,7 @@ REFUSED = {
     "other --trees gold": "gold and other must have equally many trees with words, but have 2 and 1.",
     "{checkpoint} --trees gold --source gold": "`--source` has no effect with `--trees`; leave `--source` out.",
     "other --trees gold --num_beams 8": "`--num_beams` has no effect with files and no model (other); leave `--num_beams`",
+    "other --trees gold --revision x": "`--revision` is the revision of a repository, but 'other' is a file; leave",
     "{checkpoint} --trees empty": "`--trees` must have a tree with words in it, but empty has none.",
 }
 

@@ -8,7 +8,7 @@ from factories import write_recipe
 pytest.importorskip("py3langid", reason="needs py3langid: pip install '.[language_check]'")
 
 from vaswani_hf.model.requests_vaswani import Request  # noqa: E402
-from vaswani_hf.translation.language_check import LanguageCheck, load_detector  # noqa: E402
+from vaswani_hf.translation.language_check import LanguageCheck, check_of_checkpoint, load_detector  # noqa: E402
 
 ENGLISH = "The children are playing in the garden behind the house."
 GERMAN = "Die Kinder spielen im Garten hinter dem Haus."
@@ -25,6 +25,30 @@ def detector():
 def test_a_text_in_another_language_is_marked(detector, text, is_copied):
     check = LanguageCheck("en", "pass", detector)
     assert check(Request(text, "Ein", ("x",))) == Request(text, "Ein", ("x",), is_copied)
+
+
+@pytest.mark.parametrize(
+    ("text", "src_lang", "tgt_lang", "is_copied"),
+    [
+        (GERMAN, None, None, True),
+        (GERMAN, None, "de", True),
+        (GERMAN, None, "fr", True),
+        (GERMAN, None, "en", False),
+        (GERMAN, "de", None, False),
+        (ENGLISH, None, "en", True),
+        (f">>en<< {GERMAN}", None, None, False),
+        (f" >>en<< {ENGLISH}", None, None, True),
+        (f">>de<< {GERMAN}", None, "en", True),
+        (">>en<< OK", None, None, False),
+    ],
+)
+def test_the_direction_decides_the_source_language(
+    copier_checkpoint, tmp_path, text, src_lang, tgt_lang, is_copied
+):
+    shutil.copytree(copier_checkpoint, tmp_path, dirs_exist_ok=True)
+    write_recipe(tmp_path / "recipe.yaml")
+    check = check_of_checkpoint(str(tmp_path), "pass", src_lang, tgt_lang)
+    assert check(Request(text)) == Request(text, is_copied=is_copied)
 
 
 def test_a_text_in_another_language_is_refused(detector):

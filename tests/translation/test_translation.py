@@ -198,6 +198,8 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
         assert max(len(segment.token_ids) for segment in whole) <= limit
     for split_sentences in (True, False):
         assert list(tagged.translate([" >>en<< "], split_sentences=split_sentences)) == [""]
+    (copied,) = tagged.translate_requests([Request(" >>en<< eins ", is_copied=True)], options)
+    assert copied.text == "eins "
     # The tokenizers of OpenNMT-py add no `</s>` to a source.
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
     ((pieces, _),) = tagged.segmenter.layouts([Request(lines[0])], [1], TranslationOptions())

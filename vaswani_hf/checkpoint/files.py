@@ -215,11 +215,11 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list) else value
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file atomically: after a power failure, the file has either its old or its new content."""
     unfinished = path.with_name(f".{path.name}.unfinished")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with unfinished.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path)

@@ -9,6 +9,14 @@ from .files import recipe_file
 from .results import read_results
 
 
+def languages_to(target: str, languages: tuple[str, str]) -> tuple[str, str]:
+    """Return the source language and `target`, the language of a tag such as `>>en<<`. `languages` are the
+    languages of the model. If `target` is the model's source language, the model translates in reverse.
+    """
+    source, other = languages
+    return (other, source) if target == source else (source, target)
+
+
 def recorded_languages(folder: Path) -> tuple[str, str] | None:
     """Return the source language and the target language that a checkpoint records, or None.
 

@@ -29,7 +29,7 @@ def write_manifest(
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-    write_whole(folder / MANIFEST_FILE, manifest(files, metadata).decode())
+    write_whole(folder / MANIFEST_FILE, manifest(files, metadata))
 
 
 def manifest(files: Mapping[str, Path | bytes], metadata: Mapping[str, Any]) -> bytes:

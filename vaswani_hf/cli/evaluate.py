@@ -1,6 +1,7 @@
 """`vaswani evaluate`: scores translations, a parser (`--trees`) or a language model (`--text_file`)."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -103,11 +104,21 @@ class EvaluateOptions(SearchOptions, LanguageOptions, ComputingOptions, CodeOpti
         """The kind of the evaluation, a key of `_KINDS`."""
         return next((name for name in _KINDS if getattr(self, name) not in (None, False, [])), "model")
 
+    @property
+    def _given(self) -> set[str]:
+        """The names of the options whose values are not the default values."""
+        return set(self.model_dump(exclude_defaults=True))
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         chosen = "one system" if self.kind == "model" else f"`--{self.kind}`"
         kind = _KINDS[self.kind]
-        self._refuse(self.model_fields_set - {self.kind, *kind.reads, *_READ_BY_ALL}, chosen)
+        self._refuse(self._given - {self.kind, *kind.reads, *_READ_BY_ALL}, chosen)
+        if self.revision is not None and _is_file(str(self.model)):
+            raise InvalidValueError(
+                f"`--revision` is the revision of a repository, but '{self.model}' is a file; leave "
+                "`--revision` out."
+            )
         kind.check(self)
         return self
 
@@ -120,7 +131,7 @@ class EvaluateOptions(SearchOptions, LanguageOptions, ComputingOptions, CodeOpti
         """If all systems are files, raise an error for an option that has an effect only on models."""
         if self.systems and all(map(_is_file, self.systems)):
             read_by_comet = {"device"} if self.comet else set()
-            unread = self.model_fields_set & {*_OF_MODELS} - read_by_comet
+            unread = self._given & {*_OF_MODELS} - read_by_comet
             self._refuse(unread, f"files and no model ({', '.join(self.systems)})")
 
     def check_text_file(self) -> None:
@@ -164,11 +175,6 @@ class EvaluateOptions(SearchOptions, LanguageOptions, ComputingOptions, CodeOpti
                 "`--revision` is for MODEL, but MODEL is not given; name the systems of `--compare` as "
                 "user/name@revision."
             )
-        if self.revision is not None and _is_file(str(self.model)):
-            raise InvalidValueError(
-                f"`--revision` is the revision of a repository, but '{self.model}' is a file; leave "
-                "`--revision` out."
-            )
         systems = self.systems
         if not systems:
             raise InvalidValueError(
@@ -188,10 +194,11 @@ class EvaluateOptions(SearchOptions, LanguageOptions, ComputingOptions, CodeOpti
                 f"`--{self.kind}` needs models, because a model must translate, but {files[0]} is a file of "
                 "translations; name the model."
             )
-        if self.calibration == "fit" and not Path(systems[0]).is_dir():
+        is_writable = Path(systems[0]).is_dir() and os.access(systems[0], os.W_OK)
+        if self.calibration == "fit" and not is_writable:
             raise InvalidValueError(
                 f"`--calibration fit` writes into the folder of the checkpoint, but {systems[0]} is not "
-                "a folder; download the checkpoint, and name its folder."
+                "a local folder with write permission; name the folder of a copy of the checkpoint."
             )
 
     def _check_outputs(self) -> None:

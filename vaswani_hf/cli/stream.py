@@ -15,6 +15,7 @@ from ..model.text_rules_vaswani import separator_after
 from ..model.translator_vaswani import results_of_lines
 from .lines import CountedRequests, LineReport
 from .output import standard_output
+from .texts import TextOptions, with_allowed_line_breaks
 
 
 class _TerminalStreamer(TextStreamer):
@@ -29,12 +30,12 @@ def _show(text: str) -> None:
 
 
 def stream_translations(
-    translator: Any, requests: CountedRequests, chosen: TranslationOptions, place: str
+    translator: Any, requests: CountedRequests, chosen: TranslationOptions, options: TextOptions
 ) -> None:
-    """Print greedy translations word by word. `place` is the name of the input in error messages."""
-    show = functools.partial(_stream_one, translator, chosen)
+    """Print greedy translations word by word."""
+    show = functools.partial(_stream_one, translator, chosen, options)
     remaining = translator.after_choosing_dtype(requests, replace(chosen, window=1))
-    with LineReport(place, requests=requests) as report:
+    with LineReport(options.place, requests=requests) as report:
         for number, request in enumerate(remaining, 1):
             (line,) = results_of_lines([request], number, show, lambda shown: shown, chosen.on_error)
             report.add(line)
@@ -42,7 +43,11 @@ def stream_translations(
 
 
 def _stream_one(
-    translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
+    translator: Any,
+    chosen: TranslationOptions,
+    options: TextOptions,
+    request: Request | InvalidInput,
+    number: int,
 ) -> str:
     """Translate one request, and print the words during the search. Return an empty text, because the words
     of the translation are already printed.
@@ -56,11 +61,12 @@ def _stream_one(
     (layout,) = translator.segmenter.layouts([text], [number], chosen)
     if chosen.seed is not None:
         translator.backend.seed(chosen.seed + number)
-    _show(layout.separators[0])
+    separators = [with_allowed_line_breaks(separator, options) for separator in layout.separators]
+    _show(separators[0])
     for index, segment in enumerate(layout.segments):
         ((hypothesis,),) = translator.backend.search(
             [segment], streamer=streamer, **{**chosen.generate, "num_beams": 1}
         )
         sentence = translator.segment_search.decode(hypothesis, segment, chosen)
-        _show(separator_after(index, sentence, layout.separators))
+        _show(separator_after(index, sentence, separators))
     return ""

@@ -184,10 +184,14 @@ def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
     if options.writes_json:
         return translation_as_json(translation)
     line = translation if isinstance(translation, str) else translation.text
-    # Replace line breaks by spaces, because the output must have one line for each input line. The text in a
-    # JSON line can contain line breaks.
-    line = line if options.text is not None else line.replace("\n", " ")
-    return line.encode("utf-8", errors="replace") + b"\n"
+    return with_allowed_line_breaks(line, options).encode("utf-8", errors="replace") + b"\n"
+
+
+def with_allowed_line_breaks(text: str, options: TextOptions) -> str:
+    """Replace line breaks by spaces, because the output must have one line for each input line. The text in a
+    JSON line can contain line breaks. Keep the line breaks in the translation of `--text`.
+    """
+    return text if options.text is not None else text.replace("\n", " ")
 
 
 @contextmanager

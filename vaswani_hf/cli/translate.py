@@ -2,15 +2,15 @@
 text or JSON lines.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
 
-from ..data.lines import decode_line, parse_json
+from ..data.lines import decode_line, parse_json, read_binary_lines
 from ..model.errors_vaswani import InvalidValueError
 from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import TranslationOptions
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 # Maps a document format to the additional library that reads the format. The package reads HTML, gettext
 # catalogues and templates without an additional library.
 _LIBRARIES = {"markdown": "markdown_it", "srt": "srt"}
+# Matches the declaration of the character encoding in a document. The group is the name of the encoding.
+_ENCODINGS = {
+    "html": re.compile(r"""<meta\b[^<>]*\bcharset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE),
+    "po": re.compile(r'^"Content-Type:[^"]*\bcharset=([\w.:-]+)', re.IGNORECASE | re.MULTILINE),
+}
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 
 
@@ -57,9 +62,11 @@ class TranslateOptions(SearchOptions, LanguageOptions, EngineOptions, TextOption
     stays as it is, and template is plain text whose placeholders, such as {name}, stay as they are
     """
     language_check: Literal["pass", "refuse"] | None = None
-    """what to do with a text that is not in the source language that the checkpoint records: pass copies the
-    text, refuse treats the text as an invalid line, so that the command ends with an error or, with
-    --on_error skip, leaves the text untranslated; needs the library py3langid
+    """what to do with a text that is not in the source language: pass copies the text, refuse treats the text
+    as an invalid line, so that the command ends with an error or, with --on_error skip, leaves the text
+    untranslated; the source language is --src_lang, or else follows from the recorded languages of the
+    checkpoint and from the target language (the tag of the text, such as >>en<<, or --tgt_lang); needs the
+    library py3langid
     """
     stream: bool = False
     """translate with greedy search, and print each word as soon as the search has found the word"""
@@ -171,7 +178,7 @@ def run(options: TranslateOptions) -> None:
     elif options.stream:
         from .stream import stream_translations
 
-        stream_translations(load(), CountedRequests(requests), chosen, options.place)
+        stream_translations(load(), CountedRequests(requests), chosen, options)
     else:
         translate_texts(options, load, chosen, requests, "translating")
 
@@ -182,7 +189,7 @@ def _language_check(options: TranslateOptions) -> CheckRequest:
         return accept
     from ..translation.language_check import check_of_checkpoint
 
-    return check_of_checkpoint(options.model_name, options.language_check)
+    return check_of_checkpoint(options.model_name, options.language_check, options.src_lang, options.tgt_lang)
 
 
 def _translate_document(
@@ -214,17 +221,27 @@ def _translate_document(
     except LINE_ERRORS as error:
         kind = ValueError if options.text is None else InvalidValueError
         raise kind(f"{options.place} cannot be translated: {error}") from error
-    _write_document(options, translation)
+    _write_document(options, _with_utf8_declared(translation, options.input_format))
 
 
 def _read_document(options: TranslateOptions) -> str:
     if options.text is not None:
         return options.text
-    data = standard_input().read() if options.input is None else Path(options.input).read_bytes()
+    data = b"".join(standard_input() if options.input is None else read_binary_lines(options.input))
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{options.place} must be UTF-8 text, but is not.") from None
+
+
+def _with_utf8_declared(document: str, format: str) -> str:
+    """Declare the encoding UTF-8 in a document that declares another encoding, because the command writes
+    UTF-8.
+    """
+    found = _ENCODINGS[format].search(document) if format in _ENCODINGS else None
+    if found is None or found[1].lower() == "utf-8":
+        return document
+    return f"{document[: found.start(1)]}UTF-8{document[found.end(1) :]}"
 
 
 def _write_document(options: TranslateOptions, document: str) -> None:

@@ -41,10 +41,15 @@ def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 def read_raw_lines(path: Any) -> Iterator[bytes]:
     """Yield the lines of an uncompressed or gzip text file as bytes without line ends."""
+    return strip_line_ends(read_binary_lines(path))
+
+
+def read_binary_lines(path: Any) -> Iterator[bytes]:
+    """Yield the lines of an uncompressed or gzip file as bytes with their line ends."""
     open_file = gzip.open if Path(path).suffix == ".gz" else open
     try:
         with open_file(path, "rb") as file:
-            yield from strip_line_ends(file)
+            yield from file
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise ValueError(f"{path} must be a gzip file, but is damaged or has another format.") from None
 

@@ -172,6 +172,9 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")
+    if isinstance(texts, list) and all(isinstance(entry, tuple) for entry in texts):
+        # pyarrow converts a value of Arrow's map type to a list of pairs.
+        texts = dict(texts)
     if not isinstance(texts, dict):
         raise ValueError(f"The column `translation` must map languages to sentences, but holds {texts!r}.")
     pair = {}

@@ -8,9 +8,10 @@ text with errors into a text without errors.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
+from ..model.tokenizing_vaswani import TAG
 from ..settings.data import Augmentation
 
 Perturbation = Callable[[str, str, Random], tuple[str, str]]
@@ -19,6 +20,8 @@ Perturbation = Callable[[str, str, Random], tuple[str, str]]
 _WORDS_PER_ERROR = 10
 # Matches a word of at least 4 letters, because a typo often makes a shorter word unreadable.
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
+# Matches the language tag of a source, and the white space after the tag.
+_TAG = re.compile(rf"\A{TAG.pattern}\s*")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]+$")
 # Matches a number, or a word with an initial capital, such as a name. `_COPIED_WORD` does not match a word
@@ -108,18 +111,22 @@ PLACEHOLDER = re.compile(r"\{\{\w+\}\}|\$?\{\w+\}|%\(\w+\)s|<\w+>|%\w+")
 class Augmenter:
     """Applies perturbations at random. A language tag such as `>>en<<` before the source stays unchanged."""
 
-    def __init__(self, rates: Augmentation, tags: Sequence[str] = ()):
+    def __init__(self, rates: Augmentation):
         self._rates = {name: getattr(rates, name) for name in PERTURBATIONS}
-        self._tags = tuple(f"{tag} " for tag in tags)
 
     def __call__(self, source: str, target: str, rng: Random) -> tuple[str, str]:
         """Return a changed copy of a sentence pair, or the sentence pair itself if nothing was changed."""
-        tag = next((tag for tag in self._tags if source.startswith(tag)), "")
-        text = source.removeprefix(tag)
+        tag, text = divide_tag(source)
         for name, perturb in PERTURBATIONS.items():
             if rng.random() < self._rates[name]:
                 text, target = perturb(text, target, rng)
         return tag + text, target
+
+
+def divide_tag(source: str) -> tuple[str, str]:
+    """Return the language tag of a source with the white space after the tag, and the text after both."""
+    text = _TAG.sub("", source)
+    return source.removesuffix(text), text
 
 
 def _title_case(text: str) -> str:

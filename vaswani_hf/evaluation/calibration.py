@@ -75,8 +75,9 @@ def fit(checkpoint: System, test_set: TestSet) -> Report:
     calibration = fit_calibration(translations, good)
     result = reliability(calibration, translations, good)
     path = Path(checkpoint.name) / CALIBRATION_FILE
-    path.with_name(CALIBRATION_PICTURE).write_bytes(reliability_picture(result))
-    write_whole(path, json.dumps({"weights": calibration.weights, **result.as_json()}, indent=2) + "\n")
+    text = json.dumps({"weights": calibration.weights, **result.as_json()}, indent=2) + "\n"
+    write_whole(path, text)
+    write_whole(path.with_name(CALIBRATION_PICTURE), reliability_picture(result))
     result.written = str(path)
     return Report(result.as_json(), reliability_as_text(result))
 

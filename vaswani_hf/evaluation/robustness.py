@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from ..checkpoint.results import JsonObject
-from ..data.perturbations import PERTURBATIONS, PLACEHOLDER, Perturbation
+from ..data.perturbations import PERTURBATIONS, PLACEHOLDER, Perturbation, divide_tag
 from .bleu import score_translations
 from .evaluate import translate_test_set
 from .systems import Report, System, TestSet
@@ -100,7 +100,12 @@ def _test_set(pairs: list[tuple[str, str]]) -> TestSet:
 
 
 def _perturbed(perturb: Perturbation, pair: tuple[str, str], row: int) -> tuple[str, str]:
-    return perturb(*pair, Random(f"{SEED} {row}")) if all(pair) else pair
+    if not all(pair):
+        return pair
+    source, reference = pair
+    tag, text = divide_tag(source)
+    text, reference = perturb(text, reference, Random(f"{SEED} {row}"))
+    return tag + text, reference
 
 
 def _scores_of(

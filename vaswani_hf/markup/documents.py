@@ -48,7 +48,8 @@ def translate_markup(text: str, format: str, translate: TranslateSentences) -> s
         translate (callable): A function that translates a list of sentences, and returns a `Translation` for
             each sentence. Each `Translation` must have the field `alignment`, because without a word
             alignment a pair of tags encloses whole sentences. If the `Translation` of a sentence has an
-            `error`, the sentence stays untranslated in the document.
+            `error`, the sentence stays untranslated in the document, and a gettext message stays without a
+            translation.
 
     Returns:
         str: The translated document, with the markup of the source.

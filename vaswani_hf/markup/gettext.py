@@ -75,12 +75,14 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
     ids: list[str] = []
     for message in missing:
         ids += [_unescaped(field.string) for field in message.values() if field.kind.startswith("msgid")]
-    translations = iter(translate_tagged_texts(ids, translate))
+    translations = iter(translate_tagged_texts(ids, translate, are_messages=True))
     edits: list[_Edit] = []
     for message in missing:
         singular = next(translations)
         plural = next(translations) if "msgid_plural" in message else None
-        edits += _edits_of(message, singular, plural, num_forms)
+        # Leave the message without a translation if a translation failed.
+        if singular and plural != "":
+            edits += _edits_of(message, singular, plural, num_forms)
     # Apply the edits from the last to the first, because an edit changes the indices of all later lines.
     edits.sort(key=lambda edit: edit.start)
     for edit in reversed(edits):

@@ -69,12 +69,15 @@ def _translate(sentences: Sequence[Sentence], translate: TranslateSentences) -> 
         # If a sentence cannot be translated, keep its source text. Also keep the source text if the
         # translation is a copy, because the copy can lack an alignment, and the tags already have the right
         # positions.
-        is_kept = translation.error or translation.text == sentence.source()
+        sentence.is_failed = bool(translation.error)
+        is_kept = sentence.is_failed or translation.text == sentence.source()
         sentence.translation = None if is_kept else translation
 
 
 def _assemble(passage: Passage, sentences: Sequence[Sentence]) -> str:
     """Join the translations of the sentences, and insert the tags and the protected parts."""
+    if passage.is_indivisible and any(sentence.is_failed for sentence in sentences):
+        return ""
     if not any(sentence.translation for sentence in sentences):
         return "".join(piece.raw or passage.escape(piece.text) for piece in passage.pieces)
     reader = SourceReader()

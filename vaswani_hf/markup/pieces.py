@@ -29,11 +29,14 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A section of a document, such as a paragraph. `escape` converts a translated text to the format of the
-    document. For example, `escape` replaces `<` by `&lt;` in HTML.
+    document. For example, `escape` replaces `<` by `&lt;` in HTML. If the model cannot translate a sentence,
+    the sentence stays untranslated. With `is_indivisible`, the translation of the whole passage is then an
+    empty text.
     """
 
     pieces: list[Piece]
     escape: Callable[[str], str] = str
+    is_indivisible: bool = False
 
 
 def plain_text(raw: str) -> Piece:

@@ -25,25 +25,30 @@ STATEMENT = re.compile(
 NUMBERED_TAG = re.compile(r"(?:<|&lt;)(?P<slash>/?)(?P<number>\d+)\s*(?P<end>/?)(?:>|&gt;)")
 # Matches character references of HTML, such as `&amp;` and `&#38;`.
 REFERENCE = re.compile(r"&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")
-# Matches placeholders of C and Python, such as `%s`, `%-*d`, `%I64d` and `%(n)d`.
-_CONVERSION = r"(?:hh|ll|I64|I32|[hlLqjzt])?(?:[diouxXeEfFgGcrsaA@]|[CSp](?![A-Za-z]))"
+# Matches placeholders of C and Python, such as `%s`, `%-*d`, `%I64d` and `%(n)d`. `%ige` is no placeholder,
+# because German has words such as "20 %ige".
+_CONVERSION = r"(?:hh|ll|I64|I32|[hlLqjzt])?(?:[douxXeEfFgGcrsaA@]|i(?!ge)|[CSp](?![A-Za-z]))"
 _FORMAT = rf"(?<!\d)%(?:\(\w+\)|\d+\$)?[-+\#0']*(?:\*(?:\d+\$)?|\d*)(?:\.(?:\*|\d+))?{_CONVERSION}"
 # Matches the placeholders `%name%` of Symfony and of Windows. `_VARIABLE` does not match the `%s%` in `%s%%`
 # or the `%d%` in `%d%d`, because `%s` and `%d` are placeholders of C.
 _VARIABLE = rf"(?<![\w%])%(?!{_CONVERSION}%)[A-Za-z_][\w.]*%(?![\w%])"
-_URL = r"""(?:https?|ftp)://[^\s<>"']*[^\s<>"'.,;:!?)\]]"""
+# {name}, {{x}}, ${x}, {n, plural, one {…}}
+_BRACES = r"[$%\#@]?\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+_CODE = rf"{_ERB}|{_PHP}|{_JINJA}|{_TOOLKIT}|{_BRACES}"
+# Matches the characters of a URL. A URL contains expressions of templates, such as `{{ x }}`, and ends before
+# a statement.
+_CHARACTERS = rf"""(?:(?!{STATEMENT.pattern})(?>{_CODE}|[^\s<>"']))+(?<![.,;:!?)\]])"""
+_URL = rf"(?:https?|ftp)://{_CHARACTERS}"
 # Matches placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside
 # a word. Without the look-behind assertions, the search time would grow with the square of the length of a
 # word. If a URL directly follows a placeholder such as `%s`, the match of the placeholder includes the URL.
 PLACEHOLDER = re.compile(
-    rf"{_ERB}|{_PHP}|{_JINJA}|{_TOOLKIT}|{_VARIABLE}|{_FORMAT}(?:{_URL})?|(?<!\w){_URL}"
+    rf"{_CODE}|{_VARIABLE}|{_FORMAT}(?:{_URL})?|(?<!\w)(?:{_URL}|www\.{_CHARACTERS})"
     r"""
-    | [$%\#@]?\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}          # {name}, {{x}}, ${x}, {n, plural, one {…}}
     | \[\[[A-Za-z_][\w.]*\]\]                                   # [[x]] (Polymer)
     | \$t\([^()\n]*\)                                          # $t(key) (i18next)
     | %%
     | \$[A-Za-z_]\w*                                            # $name
-    | (?<!\w)www\.[^\s<>"']*[^\s<>"'.,;:!?)\]]
     | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+
     """,
     re.VERBOSE,

@@ -28,12 +28,14 @@ class Sentence:
         has_protected_parts (bool): False if the protected parts are removed from the sentence before the
             model translates the sentence.
         translation (Translation, optional): None if the sentence is not translated.
+        is_failed (bool): True if the model could not translate the sentence.
     """
 
     pieces: list[Piece] = field(default_factory=list)
     separator: str = ""
     has_protected_parts: bool = True
     translation: Translation | None = None
+    is_failed: bool = False
 
     @property
     def needs_translation(self) -> bool:
@@ -54,7 +56,7 @@ class Sentence:
                 texts[i] = ""
                 is_after_protected_part = is_after_protected_part or piece.text != ""
             elif piece.kind == "text":
-                if is_after_protected_part and not piece.text[:1].isalnum():
+                if is_after_protected_part and _ends_word(piece.text[:1]):
                     _close_gap(texts, i)
                 if texts[i]:
                     is_after_protected_part = False
@@ -91,7 +93,7 @@ class Sentence:
 def _close_gap(texts: list[str], i: int) -> None:
     """Remove the superfluous space or comma at the place of a removed protected part, such as the placeholder
     `{x}`. For example, "a {x}." becomes "a.", and "a, {x}, b" becomes "a, b". `texts[i]` is the text after
-    the removed protected part. `texts[i]` does not begin with a letter or a digit.
+    the removed protected part. `texts[i]` is empty, or begins with white space or punctuation.
     """
     previous = next((j for j in range(i - 1, -1, -1) if texts[j]), None)
     if previous is not None:

@@ -36,23 +36,26 @@ def translate_templates(texts: Sequence[str], translate: TranslateSentences) -> 
     return ["\n".join(next(translations) for _ in lines_of_text) for lines_of_text in lines_of_texts]
 
 
-def translate_tagged_texts(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
+def translate_tagged_texts(
+    texts: Sequence[str], translate: TranslateSentences, *, are_messages: bool = False
+) -> list[str]:
     """Translate each text. Keep the source text if the tags of the translation differ from the tags of the
-    source text, because then the model itself has written a tag.
+    source text, because then the model itself has written a tag. With `are_messages`, the translation of a
+    text is empty if the tags differ, or if the model could not translate a sentence of the text.
     """
-    translations = translate_passages([_passage(text) for text in texts], translate)
-    return [
-        translation if _tags(translation) == _tags(text) else text
-        for text, translation in zip(texts, translations, strict=True)
+    passages = [
+        Passage(divide_text(text, _PART, _piece_of_match), is_indivisible=are_messages) for text in texts
     ]
+    results = []
+    for text, translation in zip(texts, translate_passages(passages, translate), strict=True):
+        if _tags(translation) != _tags(text):
+            translation = "" if are_messages else text
+        results.append(translation)
+    return results
 
 
 def _tags(text: str) -> Counter[str]:
     return Counter(match[0] for match in re.finditer(_TAG, text))
-
-
-def _passage(text: str) -> Passage:
-    return Passage(divide_text(text, _PART, _piece_of_match))
 
 
 def _piece_of_match(match: re.Match[str]) -> Piece:

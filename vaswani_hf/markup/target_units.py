@@ -24,15 +24,17 @@ def target_units(translation: Translation, source: Sequence[Unit], first: int, s
     """
     aligned = _aligned_units(translation, source, first)
     protected = _protected_parts_of(source, first)
+    source_text = "".join(unit.space + unit.text for unit in source[first:] if not unit.raw)
     units: list[Unit] = []
     space = separator
     word = 0
     for piece in divide_text(
         translation.text.strip(), pattern_of(protected), lambda match: protected_piece(match[0])
     ):
-        if piece.kind == "protected":
+        if piece.kind == "protected" and (piece.text in protected or piece.text not in source_text):
             word += len(piece.text.split()) - 1
-            # Leave out a placeholder that the model has invented.
+            # Leave out a placeholder that the model has invented. Keep ordinary text that looks like a
+            # placeholder, such as the address in `a<b>@b.de</b>`.
             if protected.get(piece.text):
                 index = protected[piece.text].popleft()
                 units.append(replace(source[index], source=index, space=space))

@@ -261,9 +261,7 @@ class Segmenter:
         """Divide the texts into tokenized segments (steps 1 to 3 of a translation). Return a `Layout` for
         each request.
         """
-        texts: list[tuple[list[str], list[str]]] = []
-        for request in requests:
-            texts.append(([], [request.text]) if request.is_copied else self.split(request, options))
+        texts = [self.split(request, options) for request in requests]
         sentences: list[str] = []
         for of_text, _ in texts:
             sentences += of_text
@@ -310,6 +308,8 @@ class Segmenter:
         """
         stripped = request.text.strip()
         untagged = request.text[self.tokenizer.start_of(request.text) :]
+        if request.is_copied:
+            return [], [untagged]
         is_blank = not untagged.strip()
         if is_blank or not (request.is_constrained or has_words(untagged)):
             return [], [untagged if options.split_sentences else untagged.strip()]

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import nn
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
-from ..checkpoint.languages import recorded_languages
+from ..checkpoint.languages import languages_to, recorded_languages
 from ..checkpoint.loading import checkpoint_folder
 from ..model.backend_vaswani import PyTorchBackend
 from ..model.errors_vaswani import InvalidValueError
@@ -64,9 +64,8 @@ class Directions:
         for source, target, translator in models:
             for tag in translator.segment_tokenizer.tags:
                 language = tag.strip("><")
-                # A model with tags can translate into the language of each tag. If a tag names the source
-                # language of the model, the model also translates in the reverse direction.
-                pair = (target, source) if language == source else (source, language)
+                # A model with tags can translate into the language of each tag.
+                pair = languages_to(language, (source, target))
                 self._directions.setdefault(pair, Direction(*pair, translator, tag=language))
 
     def __iter__(self):

@@ -312,7 +312,7 @@ class TranslationTask(Task):
             train_collator=PairCollator(
                 pad_token_id,
                 encoders=encoders,
-                augment=None if data.augment is None else Augmenter(data.augment, data.tags),
+                augment=None if data.augment is None else Augmenter(data.augment),
                 seed=seed,
                 max_length=data.max_length,
             ),

@@ -6,10 +6,11 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from ..checkpoint.languages import recorded_languages
+from ..checkpoint.languages import languages_to, recorded_languages
 from ..checkpoint.loading import checkpoint_folder
 from ..model.errors_vaswani import InvalidValueError
 from ..model.requests_vaswani import Request
+from ..model.tokenizing_vaswani import TAG
 from ..version import install_command
 
 # Returns the probability of each language (a code of ISO 639-1, such as "en") for a text.
@@ -66,9 +67,10 @@ class LanguageCheck:
         """Return the request. For a text in another language, the action "pass" sets `is_copied`, so that the
         translator returns the text unchanged. The action "refuse" raises a ValueError.
         """
-        if sum(map(str.isalpha, request.text)) < _LEAST_LETTERS:
+        text = TAG.sub("", request.text, count=1)
+        if sum(map(str.isalpha, text)) < _LEAST_LETTERS:
             return request
-        probabilities = self._detector(request.text)
+        probabilities = self._detector(text)
         if probabilities[self._language] >= _LEAST_PROBABILITY:
             return request
         if self._action == "pass":
@@ -79,11 +81,26 @@ class LanguageCheck:
         )
 
 
-def check_of_checkpoint(name: str, action: Literal["pass", "refuse"]) -> LanguageCheck:
-    """Return a `LanguageCheck` for the source language that the checkpoint records."""
+def check_of_checkpoint(
+    name: str, action: Literal["pass", "refuse"], src_lang: str | None, tgt_lang: str | None
+) -> Callable[[Request], Request]:
+    """Return a function that checks a request as `LanguageCheck` does. The source language is `src_lang`.
+    Without `src_lang`, the source language depends on the languages that the checkpoint records, and on the
+    target language: the language of the tag in the text, or else `tgt_lang`.
+    """
     languages = recorded_languages(checkpoint_folder(name))
     if languages is None:
         raise InvalidValueError(
             f"`--language_check` must be left out, because '{name}' does not record its languages."
         )
-    return LanguageCheck(languages[0], action, load_detector())
+    detector = load_detector()
+    check_of = cache(lambda source: LanguageCheck(source, action, detector))
+
+    def check(request: Request) -> Request:
+        tag = TAG.match(request.text.lstrip())
+        target = tag[0].strip("><") if tag else tgt_lang
+        return check_of(src_lang or languages_to(target or languages[1], languages)[0])(request)
+
+    # Check the source language of a text without a tag before the model is loaded.
+    check(Request(""))
+    return check
