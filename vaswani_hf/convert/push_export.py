@@ -10,6 +10,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..checkpoint.files import CALIBRATION_FILE, CARD_FILE, RECIPE_FILE
 from ..checkpoint.hub import explained, with_retries
+from ..model.errors_vaswani import InvalidValueError
 from ..publish.destination import Destination, check_destination
 from ..publish.push import commit_and_check, only_hub_errors
 from ..publish.staging import link_file, refuse_tokens
@@ -74,6 +75,11 @@ def _card_of_export(
         raise ValueError(
             "An export needs the repository of the model that was exported; push the checkpoint first, and "
             "name its repository with `--base_model user/name`."
+        )
+    if base_model == repo_id:
+        raise InvalidValueError(
+            f"`repository` must differ from `base_model`, but both are '{repo_id}', and the push would overwrite "
+            f"the checkpoint; push to another repository, such as '{repo_id}-{entry.name}'."
         )
     base = _metadata_of_base(base_model, token)
     metadata = {key: base[key] for key in _SHARED if key in base} | metadata
