@@ -223,6 +223,9 @@ class ExportFormat:
         needs_languages (bool): True if the format stores the source language and the target language.
         certified (tuple): The values of `quantization` that `vaswani certify` measures.
         model_type (str, optional): The `model_type` in the config.json of the format, if there is one.
+        optional_files (tuple): The files that only some exports of this format contain. A push deletes these
+            files from the repository if the export does not contain them, because they come from an earlier
+            export.
     """
 
     name: str
@@ -240,6 +243,7 @@ class ExportFormat:
     needs_languages: bool = False
     certified: tuple[str | None, ...] = (None,)
     model_type: str | None = None
+    optional_files: tuple[str, ...] = ()
 
     def check(self, model: Any) -> None:
         """Raise a NotExpressibleError if the format does not support the config or the search settings of a

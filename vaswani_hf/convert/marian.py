@@ -24,6 +24,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 from ..checkpoint.files import (
     CONFIG_FILE,
+    FILES_OF_BOTH_TOKENIZERS,
     GENERATION_FILE,
     TOKENIZER_FILES,
     WEIGHTS_FILE,
@@ -388,6 +389,7 @@ MARIAN = ExportFormat(
     export=export_marian,
     engine=MarianEngine,
     model_type="marian",
+    optional_files=FILES_OF_BOTH_TOKENIZERS,
 )
 MARIAN_MT = ImportFormat(
     name="marian_mt",

@@ -40,6 +40,7 @@ import torch
 import yaml
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
+from ..checkpoint.files import FILES_OF_BOTH_TOKENIZERS
 from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
 from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
@@ -456,4 +457,5 @@ MARIAN_NPZ = ExportFormat(
     export=export_marian_npz,  # type: ignore[arg-type]
     needs_tokenizers=True,
     engine=MarianNpzEngine,
+    optional_files=FILES_OF_BOTH_TOKENIZERS,
 )

@@ -62,7 +62,8 @@ def push_export(
         refuse_tokens(staged)
         # Delete the recipe and the calibration of an earlier push from the repository, because the two files
         # describe another model.
-        return commit_and_check(to, staged, commit_message, replaced=(RECIPE_FILE, CALIBRATION_FILE))
+        replaced = (RECIPE_FILE, CALIBRATION_FILE, *entry.optional_files)
+        return commit_and_check(to, staged, commit_message, replaced=replaced)
 
 
 def _card_of_export(
