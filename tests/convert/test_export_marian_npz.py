@@ -12,9 +12,11 @@ import torch
 import yaml
 from factories import save_checkpoint, tiny_model, tiny_tokenizer
 from safetensors.torch import load_file
+from sentences import refused
+from tokenizers.processors import TemplateProcessing
 
 from vaswani_hf import Translator, import_checkpoint
-from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.convert import marian_npz_export
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.marian_npz import read_npz
@@ -122,6 +124,17 @@ def test_a_model_of_marian_returns_with_equal_tensors(tmp_path):
     assert first.keys() == second.keys()
     for key, tensor in first.items():
         assert torch.equal(tensor, second[key]), key
+
+
+def test_a_source_tokenizer_without_an_end_token_is_refused(checkpoint, tmp_path):
+    folder = checkpoint()
+    source, target = load_tokenizers(folder)
+    source.backend_tokenizer.post_processor = TemplateProcessing(single=["$A"], pair=["$A", "$B"])
+    save_tokenizers(source, target, folder)
+    with refused(
+        "The source tokenizer adds no end token to texts, but Marian (C++) always adds an end token; use another format."
+    ):
+        export(folder, tmp_path / "marian", "marian_npz")
 
 
 def test_the_start_token_is_added_to_the_first_position(checkpoint, tmp_path):

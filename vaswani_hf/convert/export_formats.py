@@ -160,8 +160,8 @@ class Engine(ABC):
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """Return the log-probabilities [B][T] (nats) of given translations.
 
-        Both arguments, `source_ids` [B][S] and `target_ids` [B][T], end with the end token. `target_ids` do
-        not contain the start token.
+        `source_ids` [B][S] end with the end token if the source tokenizer adds an end token. `target_ids`
+        [B][T] end with the end token, and do not contain the start token.
         """
 
     @abstractmethod

@@ -42,7 +42,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from ..checkpoint.files import FILES_OF_BOTH_TOKENIZERS
 from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
-from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, adds_end_token, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.inputs_vaswani import BEAM_SEARCH_SETTINGS, LENGTH_SETTINGS
 from ..model.loss_vaswani import EXCLUDED_LOGIT
@@ -137,6 +137,11 @@ def export_marian_npz(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
     """Write the model file, the vocabularies, decoder.yml and the tokenizers, and compare the outputs."""
+    if not adds_end_token(tokenizers[0]):
+        raise NotExpressibleError(
+            f"The source tokenizer adds no end token to texts, but {EXPRESSIBLE.title} always adds an end token; use "
+            "another format."
+        )
     model = with_scaled_dot(model.float())
     search = _search_options(model.generation_config, tokenizers, model.config)
     num_positions = math.ceil(search["max-length"] * search["max-length-factor"]) + 1
