@@ -21,6 +21,7 @@ from vaswani_hf.convert import marian_npz_export
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.marian_npz import read_npz
 from vaswani_hf.convert.marian_npz_export import MarianNpzEngine
+from vaswani_hf.convert.word_tokenizers import word_tokenizer
 
 RECORDED = Path(__file__).parent / "recorded" / "marian"
 SCORES = json.loads((RECORDED / "scores.json").read_text(encoding="utf-8"))
@@ -124,6 +125,21 @@ def test_a_model_of_marian_returns_with_equal_tensors(tmp_path):
     assert first.keys() == second.keys()
     for key, tensor in first.items():
         assert torch.equal(tensor, second[key]), key
+
+
+def test_names_of_tokens_contain_no_spaces_and_can_be_read(tmp_path, monkeypatch):
+    tokens = ["<pad>", "<unk>", "<s>", "</s>", ", _", "a\x85", "\x96", "\uffff", "\u3000"]
+    tokenizer = word_tokenizer({token: number for number, token in enumerate(tokens)})
+    model = tiny_model(vocab_size=len(tokens), pad_token_id=0, bos_token_id=2, eos_token_id=3)
+    save_checkpoint(tmp_path / "checkpoint", model, tokenizer)
+    # Without pymarian, the export reads the written vocabulary with the import.
+    monkeypatch.setattr(marian_npz_export, "find_spec", lambda name: None)
+    export(tmp_path / "checkpoint", tmp_path / "marian", "marian_npz")
+    names = list(json.loads((tmp_path / "marian" / "vocab.yml").read_text(encoding="utf-8")))
+    assert names[4:] == [",<U+0020>_", "a<U+0085>", "<U+0096>", "<U+FFFF>", "\u3000"]
+    monkeypatch.setattr(marian_npz_export, "run_marian", lambda command, words, text: [" ".join(names[4:])])
+    (text,) = MarianNpzEngine(tmp_path / "marian").translate(["x"], num_beams=1)
+    assert text == " ".join(tokens[4:])
 
 
 def test_a_source_tokenizer_without_an_end_token_is_refused(checkpoint, tmp_path):

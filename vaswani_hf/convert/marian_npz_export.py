@@ -24,13 +24,15 @@ after the first sentence has ended. Therefore the export sets a batch size of on
 models of the type "transformer-new".
 
 Marian cannot run the tokenizers of this package, so Marian's input must be tokenized texts with spaces
-between the tokens. The class `MarianNpzEngine` tokenizes texts with the tokenizers in the exported folder.
+between the tokens. In the names of tokens, codes such as `<U+0020>` replace spaces and control characters.
+The class `MarianNpzEngine` tokenizes texts with the tokenizers in the exported folder.
 
 In shapes, D is the model width and L the number of positions in the position table.
 """
 
 import json
 import math
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,8 @@ from .weights import to_halves
 _MODEL_FILE, _DECODER_FILE = "model.npz", "decoder.yml"
 _JOINT_VOCABULARY = "vocab.yml"
 _VOCABULARIES = ("source.vocab.yml", "target.vocab.yml")
+# Marian splits texts at white space, and names in YAML cannot contain the other characters of this set.
+_UNWRITABLE = re.compile(r"[\s\x7f-\x9f\u2028\u2029\ufffe\uffff]", re.ASCII)
 # Maps the name of each activation in transformers to its name in Marian.
 _MARIAN_ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.items()}}
 _POSITIONS = ("sinusoidal", "learned", "none")
@@ -373,12 +377,14 @@ def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) 
 
 
 def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
-    """Return a token name for each row of the embedding. Marian needs the names `</s>` and `<unk>`."""
+    """Return a token name for each row of the embedding. Marian needs the names `</s>` and `<unk>`. In the
+    names, a code such as `<U+0020>` replaces each character of `_UNWRITABLE`.
+    """
     # An id without a token gets a name that does not occur in texts, such as `<class_7>`.
     names = [f"<class {number}>".replace(" ", "_") for number in range(size)]
     for token, number in tokenizer.get_vocab().items():
         if number < size:
-            names[number] = token
+            names[number] = _UNWRITABLE.sub(lambda match: f"<U+{ord(match[0]):04X}>", token)
     # If the tokenizer has no unknown token, rename `<pad>` to `<unk>`, because an encoded text never contains
     # the id of `<pad>`.
     unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
@@ -448,7 +454,9 @@ class MarianNpzEngine(Engine):
         output = run_marian("decode", words, lines_of(rows, self._source_names))
         ids = {name: number for number, name in enumerate(self._target_names)}
         return [
-            self.target_tokenizer.decode([ids[name] for name in line.split()], skip_special_tokens=True)
+            self.target_tokenizer.decode(
+                [ids[name] for name in re.findall("[^ ]+", line)], skip_special_tokens=True
+            )
             for line in output
         ]
 
