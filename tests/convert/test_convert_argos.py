@@ -181,7 +181,7 @@ def test_byte_level_bpe_is_refused(tmp_path):
     assert_refused(tmp_path / "bpe", tmp_path / "out", message, source_language="en", target_language="de")
     message = (
         f"'{tmp_path / 'bpe'}' must record its source language and its target language for the format argos, but does "
-        "not; name the languages with `--source_language` and `--target_language`."
+        "not; name the languages with the options `--source_language` and `--target_language` of `vaswani export`."
     )
     assert_refused(tmp_path / "bpe", tmp_path / "out", message)
 

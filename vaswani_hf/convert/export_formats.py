@@ -105,7 +105,7 @@ class Export(Protocol):
 class Describe(Protocol):
     """A function that writes descriptions of a model, such as a model card, into `folder`.
 
-    `name` is the name of the checkpoint without the path. `data` is the metadata of the checkpoint's model
+    `name` is the name of the output folder without the path. `data` is the metadata of the checkpoint's model
     card; `data.language` has the source and the target language if the languages are known.
     """
 
@@ -176,6 +176,8 @@ class TranslatorEngine(Engine):
 
     def __init__(self, folder: Path):
         self.translator = self.load(folder)
+        # The generation config can ask for more translations than `num_beams`.
+        self.translator.backend.generation_config.num_return_sequences = 1
 
     @abstractmethod
     def load(self, folder: Path) -> BaseTranslator:

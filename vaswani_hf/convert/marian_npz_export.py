@@ -437,6 +437,9 @@ class MarianNpzEngine(Engine):
         return len(self._source_names), len(self._target_names)
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
+        # Do not start Marian without sentences: all translations of a checkpoint can lack an end token.
+        if not source_ids:
+            return []
         return marian_log_probs(self.folder / _MODEL_FILE, source_ids, target_ids, self._sizes)
 
     def difference(self, model: VaswaniForSeq2SeqLM) -> float:
