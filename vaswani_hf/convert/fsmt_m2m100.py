@@ -260,7 +260,6 @@ FSMT = ImportFormat(
     recognise=has_model_type("fsmt"),
     read=read_fsmt,
     files=(*_FILES, *_FSMT_TOKENIZER_FILES),
-    peer="FSMT of transformers",
     keeps=(
         "Keeps the weights, the vocabularies, the merges, the positions, the languages, and the defaults of "
         "the search."
@@ -277,7 +276,6 @@ M2M100 = ImportFormat(
     recognise=has_model_type("m2m_100"),
     read=read_m2m100,
     files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, _SENTENCEPIECE_FILE, _M2M100_VOCABULARY),
-    peer="M2M100 of transformers",
     keeps=(
         "Keeps the weights, the tokenizers, the tokens of the languages, the positions, and the defaults of "
         "the search. NLLB models have the same format as M2M100 models."

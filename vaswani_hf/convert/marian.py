@@ -404,7 +404,6 @@ MARIAN_MT = ImportFormat(
         "target_vocab.json",
         "tokenizer_config.json",
     ),
-    peer="MarianMT of transformers",
     keeps=(
         "Keeps the weights, the output bias, the zero vector that the decoder starts from, the token ids, "
         "the segmentation of texts, the tags of target languages, and the default options of the search."
