@@ -4,11 +4,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from ..checkpoint.files import CALIBRATION_FILE, CARD_FILE, RECIPE_FILE
+from ..checkpoint.files import CALIBRATION_FILE, CARD_FILE, RECIPE_FILE, WEIGHTS_FILE
 from ..checkpoint.hub import explained, with_retries
 from ..model.errors_vaswani import InvalidValueError
 from ..publish.destination import Destination, check_destination
@@ -18,6 +18,9 @@ from .export_formats import ExportFormat
 
 # The metadata keys that the model card of an export copies from the card of the original model.
 _SHARED = ("language", "license", "license_name", "datasets", "pipeline_tag")
+# A repository with both files contains a checkpoint of this package. An export to ONNX also has the code, and
+# an export to MarianMT also has a weight file.
+_FILES_OF_CHECKPOINT = (WEIGHTS_FILE, "configuration_vaswani.py")
 _TEXT = """# {name}
 
 These files are the model [{base_model}](https://huggingface.co/{base_model}) in another format. `vaswani export --format
@@ -51,6 +54,7 @@ def push_export(
         validate_repo_id(repository)
         to = Destination(repository, private, revision=revision, create_pr=create_pr, tag=tag, token=token)
         to = check_destination(to)
+        _refuse_checkpoint(to)
         staged = Path(name)
         for path in sorted(folder.rglob("*")):
             if path.is_file() and path.name != CARD_FILE:
@@ -66,6 +70,16 @@ def push_export(
         return commit_and_check(to, staged, commit_message, replaced=replaced)
 
 
+def _refuse_checkpoint(to: Destination) -> None:
+    """Raise an error if the repository contains a checkpoint, because the push would overwrite its files."""
+    api = HfApi(token=to.token)
+    if all(with_retries(api.file_exists, to.repo_id, name) for name in _FILES_OF_CHECKPOINT):
+        raise InvalidValueError(
+            f"`repository` must not be the repository of a checkpoint, but '{to.repo_id}' contains a checkpoint, and "
+            f"the push would overwrite the checkpoint; push to another repository, such as '{to.repo_id}-export'."
+        )
+
+
 def _card_of_export(
     folder: Path, entry: ExportFormat, repo_id: str, base_model: str | None, token: str | bool | None
 ) -> ModelCard:
@@ -76,11 +90,6 @@ def _card_of_export(
         raise ValueError(
             "An export needs the repository of the model that was exported; push the checkpoint first, and "
             "name its repository with `--base_model user/name`."
-        )
-    if base_model == repo_id:
-        raise InvalidValueError(
-            f"`repository` must differ from `base_model`, but both are '{repo_id}', and the push would overwrite "
-            f"the checkpoint; push to another repository, such as '{repo_id}-{entry.name}'."
         )
     base = _metadata_of_base(base_model, token)
     metadata = {key: base[key] for key in _SHARED if key in base} | metadata
