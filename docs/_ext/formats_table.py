@@ -71,7 +71,6 @@ def _import_section(entry: ImportFormat) -> str:
         f"| what the import drops or refuses | {entry.loses} |",
         f"| options | {options} |",
         f"| files | {', '.join(f'`{name}`' for name in entry.files)} |",
-        f"| library that the imported model is compared with | {entry.peer} |",
         "",
     ]
     return "\n".join(lines)

@@ -32,6 +32,15 @@ def checkpoint(tmp_path_factory):
     return save_checkpoint(tmp_path_factory.mktemp("certify") / "checkpoint", model, tokenizer)
 
 
+def with_search(checkpoint, tmp_path, **settings):
+    """A copy of the checkpoint with other search settings in its generation_config.json."""
+    folder = shutil.copytree(checkpoint, tmp_path / "copy")
+    config = json.loads((folder / "generation_config.json").read_text())
+    config |= {"_from_model_config": False, **settings}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    return folder
+
+
 @pytest.fixture
 def parallel_files(tmp_path):
     paths = [tmp_path / "test.en", tmp_path / "test.de"]
@@ -112,12 +121,7 @@ def test_the_command_writes_the_certificate_of_each_engine(checkpoint, parallel_
 
 def test_an_engine_without_the_length_penalty_of_the_checkpoint_has_its_own_baseline(checkpoint, tmp_path):
     pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
-    folder = tmp_path / "gnmt"
-    shutil.copytree(checkpoint, folder)
-    search = {"length_penalty_type": "gnmt", "length_penalty": 0.6}
-    search |= {"num_beams": 4, "_from_model_config": False}
-    config = json.loads((folder / "generation_config.json").read_text())
-    (folder / "generation_config.json").write_text(json.dumps(config | search))
+    folder = with_search(checkpoint, tmp_path, length_penalty_type="gnmt", length_penalty=0.6, num_beams=4)
     rows = certify(folder, SOURCES, REFERENCES, formats=["marian", "ctranslate2"]).rows
 
     assert [row.length_penalty for row in rows] == ["gnmt 0.6", "power 1", "power 1"] + ["gnmt 0.6"] * 3
@@ -125,12 +129,15 @@ def test_an_engine_without_the_length_penalty_of_the_checkpoint_has_its_own_base
         assert (row.changed, row.message) == (0, "")
 
 
-def test_translations_that_the_length_limit_stopped_are_counted_separately(checkpoint, tmp_path):
-    folder = tmp_path / "short"
-    shutil.copytree(checkpoint, folder)
-    config = json.loads((folder / "generation_config.json").read_text())
-    limits = {"max_length_a": 0, "max_length_b": 3, "_from_model_config": False}
-    (folder / "generation_config.json").write_text(json.dumps(config | limits))
+def test_each_engine_returns_one_translation_of_each_text(checkpoint, tmp_path):
+    folder = with_search(checkpoint, tmp_path, num_beams=4, num_return_sequences=2)
+    rows = certify(folder, SOURCES, REFERENCES, formats=["marian"], num_beams=1).rows
+    assert [(row.status, row.changed) for row in rows] == [("measured", 0)] * 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"forced_eos_token_id": 2}], ids=str)
+def test_translations_that_the_length_limit_stopped_are_counted_separately(checkpoint, tmp_path, settings):
+    folder = with_search(checkpoint, tmp_path, max_length_a=0, max_length_b=3, **settings)
     sources = ["one", *SOURCES[:5]]
     _, row = certify(folder, sources, sources, formats=["marian"]).rows
     # The export to MarianMT does not keep `max_length_b`.

@@ -1,6 +1,7 @@
 """The export to Argos Translate: the files of the package, equal segmentations and equal translations."""
 
 import json
+import shutil
 import sys
 import zipfile
 from importlib.util import find_spec
@@ -10,10 +11,12 @@ import pytest
 import torch
 from factories import save_checkpoint, tiny_model, tiny_tokenizer
 from sentences import refused
+from tokenizers.processors import TemplateProcessing
 
-from vaswani_hf import import_checkpoint
-from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf import VaswaniForSeq2SeqLM, import_checkpoint
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.convert.comparison import largest_difference_of_rows, log_probs_of
 from vaswani_hf.convert.export import export
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2 and SentencePiece: pip install '.[argos]'")
@@ -122,6 +125,27 @@ def test_the_engine_gives_our_log_probs(argos, opus, package, our_translator):
         torch.testing.assert_close(row, expected_row, rtol=0, atol=1e-5)
 
 
+def test_a_source_without_an_end_token_stays_without_an_end_token(opus, tmp_path, monkeypatch):
+    shutil.copytree(opus / "ours", tmp_path / "ours")
+    source, target = load_tokenizers(tmp_path / "ours")
+    # The tokenizers that are imported from OpenNMT-py have this post-processor.
+    source.backend_tokenizer.post_processor = TemplateProcessing(single=["$A"], pair=["$A", "$B"])
+    save_tokenizers(source, target, tmp_path / "ours")
+    export(tmp_path / "ours", tmp_path / "package", "argos", source_language="en", target_language="de")
+    monkeypatch.setitem(sys.modules, "argostranslate", ModuleType("argostranslate"))
+    monkeypatch.setitem(sys.modules, "argostranslate.package", SimpleNamespace(Package=str))
+    target_ids = target(["eins zwei"])["input_ids"]
+    source_ids = source(["one two"])["input_ids"]
+    model = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+    start = model.config.decoder_start_token_id
+    engine = ArgosEngine(tmp_path / "package")
+    for ids in (source_ids, [[*source_ids[0], source.eos_token_id]]):
+        difference = largest_difference_of_rows(
+            engine.log_probs(ids, target_ids), log_probs_of(model, ids, target_ids, start)
+        )
+        assert (difference < 1e-4) is (ids is source_ids)
+
+
 def test_argos_translate_installs_the_package(argos, package, our_translator, monkeypatch):
     class WholeText:
         def __init__(self, *arguments, **options):
@@ -157,7 +181,7 @@ def test_byte_level_bpe_is_refused(tmp_path):
     assert_refused(tmp_path / "bpe", tmp_path / "out", message, source_language="en", target_language="de")
     message = (
         f"'{tmp_path / 'bpe'}' must record its source language and its target language for the format argos, but does "
-        "not; name the languages with `--source_language` and `--target_language`."
+        "not; name the languages with the options `--source_language` and `--target_language` of `vaswani export`."
     )
     assert_refused(tmp_path / "bpe", tmp_path / "out", message)
 

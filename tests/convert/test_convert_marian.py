@@ -120,6 +120,12 @@ def test_the_search_keeps_what_transformers_knows():
     assert model.generation_config.length_penalty_type == "gnmt"
 
 
+def test_a_decoder_that_starts_from_zeros_never_generates_padding():
+    model = tiny_model(zero_start_embedding=True, decoder_start_token_id=1)
+    model.generation_config.pad_token_id = None
+    assert to_marian(model).generation_config.bad_words_ids == [[1]]
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """Make a checkpoint folder with these fields changed."""

@@ -12,13 +12,16 @@ import torch
 import yaml
 from factories import save_checkpoint, tiny_model, tiny_tokenizer
 from safetensors.torch import load_file
+from sentences import refused
+from tokenizers.processors import TemplateProcessing
 
 from vaswani_hf import Translator, import_checkpoint
-from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.convert import marian_npz_export
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.marian_npz import read_npz
 from vaswani_hf.convert.marian_npz_export import MarianNpzEngine
+from vaswani_hf.convert.word_tokenizers import word_tokenizer
 
 RECORDED = Path(__file__).parent / "recorded" / "marian"
 SCORES = json.loads((RECORDED / "scores.json").read_text(encoding="utf-8"))
@@ -124,6 +127,32 @@ def test_a_model_of_marian_returns_with_equal_tensors(tmp_path):
         assert torch.equal(tensor, second[key]), key
 
 
+def test_names_of_tokens_contain_no_spaces_and_can_be_read(tmp_path, monkeypatch):
+    tokens = ["<pad>", "<unk>", "<s>", "</s>", ", _", "a\x85", "\x96", "\uffff", "\u3000"]
+    tokenizer = word_tokenizer({token: number for number, token in enumerate(tokens)})
+    model = tiny_model(vocab_size=len(tokens), pad_token_id=0, bos_token_id=2, eos_token_id=3)
+    save_checkpoint(tmp_path / "checkpoint", model, tokenizer)
+    # Without pymarian, the export reads the written vocabulary with the import.
+    monkeypatch.setattr(marian_npz_export, "find_spec", lambda name: None)
+    export(tmp_path / "checkpoint", tmp_path / "marian", "marian_npz")
+    names = list(json.loads((tmp_path / "marian" / "vocab.yml").read_text(encoding="utf-8")))
+    assert names[4:] == [",<U+0020>_", "a<U+0085>", "<U+0096>", "<U+FFFF>", "\u3000"]
+    monkeypatch.setattr(marian_npz_export, "run_marian", lambda command, words, text: [" ".join(names[4:])])
+    (text,) = MarianNpzEngine(tmp_path / "marian").translate(["x"], num_beams=1)
+    assert text == " ".join(tokens[4:])
+
+
+def test_a_source_tokenizer_without_an_end_token_is_refused(checkpoint, tmp_path):
+    folder = checkpoint()
+    source, target = load_tokenizers(folder)
+    source.backend_tokenizer.post_processor = TemplateProcessing(single=["$A"], pair=["$A", "$B"])
+    save_tokenizers(source, target, folder)
+    with refused(
+        "The source tokenizer adds no end token to texts, but Marian (C++) always adds an end token; use another format."
+    ):
+        export(folder, tmp_path / "marian", "marian_npz")
+
+
 def test_the_start_token_is_added_to_the_first_position(checkpoint, tmp_path):
     folder = checkpoint()
     export(folder, tmp_path / "marian", "marian_npz")
@@ -198,6 +227,8 @@ def test_the_engine_keeps_the_batch_size_of_the_exported_folder(checkpoint, tmp_
     assert MarianNpzEngine(tmp_path / "marian").translate(["one", "two"], num_beams=2) == ["", ""]
     assert commands[0][:4] == ["--config", str(tmp_path / "marian" / "decoder.yml"), "--beam-size", "2"]
     assert not [word for word in commands[0] if "batch" in word]
+    # `vaswani certify` compares no log-probabilities if the length limit stopped all translations.
+    assert MarianNpzEngine(tmp_path / "marian").log_probs([], []) == []
 
 
 @pytest.mark.skipif(find_spec("pymarian") is None, reason="needs pymarian: pip install pymarian")

@@ -14,8 +14,10 @@ from parity import import_refused, largest_difference, load_recorded, record_par
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.convert.export_formats import NotExpressibleError
 from vaswani_hf.convert.joeynmt import NAMES
 from vaswani_hf.convert.joeynmt_tokenizers import joeynmt_tokenizers
+from vaswani_hf.convert.sentencepiece_models import sentencepiece_model
 from vaswani_hf.model.modeling_vaswani import sinusoids
 
 CASES = ["word", "sp"]
@@ -79,6 +81,19 @@ def test_the_tokenizers_give_the_ids_of_joeynmt(recorded, tmp_path, name):
     assert texts == case["target_texts"]
     translator = Translator.from_pretrained(tmp_path / "ours")
     assert list(translator.translate(["nine hundred eighty three"])) == ["neun hundert drei und achtzig"]
+
+
+@pytest.mark.parametrize(
+    ("option", "steps"), [("lowercase", "Replace, Lowercase"), ("normalize", "NFKC, Replace, Strip")]
+)
+def test_rules_of_joeynmt_cannot_be_written_to_a_sentencepiece_model(tmp_path, option, steps):
+    pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
+    pieces = marian_models.write_sentencepiece(["one two", "two one"], tmp_path / "sp.model", 12)
+    vocabulary = ["<unk>", "<pad>", "<s>", "</s>", *pieces]
+    side = {"level": "bpe", "tokenizer_cfg": {"model_file": "sp.model"}, option: True}
+    (source, target), _ = joeynmt_tokenizers(tmp_path, (side, side), (vocabulary, vocabulary))
+    with pytest.raises(NotExpressibleError, match=f"its normalizer has the steps {steps}, and"):
+        sentencepiece_model(source, target)
 
 
 def test_the_level_char_gives_the_tokens_of_joeynmt(recorded, tmp_path):

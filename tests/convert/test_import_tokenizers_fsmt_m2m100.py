@@ -273,8 +273,9 @@ def test_a_vocabulary_without_a_merge_gives_no_tokenizers_of_fsmt(tmp_path):
 AGAIN = "copy or download the file again."
 NO_OBJECT = "vocab.json of '{folder}' must hold a JSON object, but does not: it is damaged; " + AGAIN
 NO_WEIGHTS = "A weight file of '{folder}' is damaged or incomplete; copy or download the file again."
-NO_MERGES = (
-    "Each line of merges.txt of '{folder}' must have two tokens, but the file is empty or has a line with fewer tokens; "
+NO_MERGES = "Line 2 of 'merges.txt' must have two tokens with a space between them, but is 'o'; " + AGAIN
+NO_TEXT = (
+    "'merges.txt' cannot be read ('utf-8' codec can't decode byte 0x89 in position 0: invalid start byte); "
     + AGAIN
 )
 
@@ -284,9 +285,8 @@ NO_MERGES = (
     [
         (write_m2m100, "vocab.json", b"[]", NO_OBJECT),
         (write_m2m100, "model.safetensors", b"", NO_WEIGHTS),
-        (write_fsmt, "merges.txt", b"", NO_MERGES),
         (write_fsmt, "merges.txt", b"o n 9\no", NO_MERGES),
-        (write_fsmt, "merges.txt", b"\x89PNG", NO_MERGES),
+        (write_fsmt, "merges.txt", b"\x89PNG", NO_TEXT),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, vaswani, write, file, content, sentence):

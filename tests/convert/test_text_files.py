@@ -3,7 +3,8 @@
 import pytest
 from sentences import refused
 
-from vaswani_hf.convert.text_files import read_lines, read_yaml
+from vaswani_hf.checkpoint.files import DamagedFileError
+from vaswani_hf.convert.text_files import read_lines, read_merges, read_yaml
 
 AGAIN = "; copy or download the file again."
 
@@ -44,3 +45,15 @@ def test_a_section_is_missing(tmp_path, content):
 def test_only_line_feeds_end_a_line(tmp_path):
     (tmp_path / "tokens.txt").write_bytes("a\u2028b\x85c\n\nd\n".encode())
     assert read_lines(tmp_path / "tokens.txt") == ["a\u2028b\x85c", "", "d"]
+
+
+def test_only_spaces_separate_the_tokens_of_a_merge(tmp_path):
+    path = tmp_path / "merges.txt"
+    path.write_bytes("a\u00a0 \u2028b\r\nc \x85</w> 9\n".encode())
+    assert read_merges(path) == [("a\u00a0", "\u2028b"), ("c", "\x85</w>")]
+    for content, line in ((b"", "Line 1"), (b"a b\n\n", "Line 2"), (b"a b\na\xc2\xa0b", "Line 2")):
+        path.write_bytes(content)
+        with pytest.raises(
+            DamagedFileError, match=f"^{line} of 'merges.txt' must have two tokens with a space"
+        ):
+            read_merges(path)

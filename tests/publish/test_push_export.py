@@ -40,10 +40,24 @@ def test_an_export_is_pushed_as_a_repository_of_its_own(hub, exported, vaswani):
     assert data["library_name"] == "transformers" and data["tags"] == ["translation", "vaswani", "marian"]
     again = vaswani("push", output, name, "--base_model", base_model)
     assert again[1].startswith("nothing has changed since ")
-    # A push deletes the records of an earlier export, and keeps the files of a user.
-    repository.commit({"calibration.json": b"{}", "notes.txt": b"mine"})
+    # A push deletes the records and the tokenizers of an earlier export, and keeps the files of a user.
+    earlier = ("calibration.json", "added_tokens.json", "target_tokenizer/tokenizer.json")
+    repository.commit({**dict.fromkeys(earlier, b"{}"), "notes.txt": b"mine"})
     assert vaswani("push", output, name, "--base_model", base_model)[0] == 0
     assert repository.files() == files | {"notes.txt": b"mine"}
+
+
+def test_a_push_to_ctranslate2_deletes_the_vocabularies_of_an_earlier_export(
+    hub, exported, tmp_path, vaswani
+):
+    _, base_model, name = exported
+    (tmp_path / "ctranslate2").mkdir()
+    for file in ("model.bin", "source_vocabulary.json", "target_vocabulary.json"):
+        (tmp_path / "ctranslate2" / file).write_bytes(b"")
+    hub.create_repository(name).commit({"shared_vocabulary.json": b"[]"})
+    assert vaswani("push", tmp_path / "ctranslate2", name, "--base_model", base_model)[0] == 0
+    files = {"model.bin", "source_vocabulary.json", "target_vocabulary.json"}
+    assert {file for file in hub.repository(name).files() if "bin" in file or "vocabulary" in file} == files
 
 
 def test_the_card_in_an_exported_folder_is_kept(hub, exported, vaswani):
@@ -56,7 +70,12 @@ def test_the_card_in_an_exported_folder_is_kept(hub, exported, vaswani):
 
 
 def test_a_wrong_push_of_an_export_is_one_sentence(hub, exported, vaswani):
-    output, _, name = exported
+    output, base_model, name = exported
+    before = hub.repository(base_model).head
+    # The repository of the checkpoint is refused even if `--base_model` names another repository.
+    code, _, sentence = vaswani("push", output, base_model, "--base_model", "alice/parent")
+    assert code == 2 and "must not be the repository of a checkpoint, but" in sentence
+    assert hub.repository(base_model).head == before
     for words, expected, message in (
         ((), 1, "An export needs the repository of the model that was exported; push the checkpoint first,"),
         (("--license", "mit"), 2, "`--license` is for a checkpoint"),

@@ -28,16 +28,13 @@ INDEX_FILE = "model.safetensors.index.json"
 # model and adapter_config.json, transformers adds the adapter to the model.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+FILES_OF_BOTH_TOKENIZERS = (*TOKENIZER_FILES, *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES))
 # The files of a checkpoint that the model and its tokenizers read. `CHECKPOINT_FILES` does not contain the
 # Python files, the model card and the recipe of a checkpoint. The patterns must not match a file that a user
 # has added to the repository, because a push deletes each file that matches a pattern and is not in the new
 # checkpoint. `MODEL_FILES` has `?` instead of `*`, because on the Hub `*` also matches a slash.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-?????-of-?????.safetensors", INDEX_FILE)
-CHECKPOINT_FILES = (
-    *MODEL_FILES,
-    *TOKENIZER_FILES,
-    *(f"{TARGET_FOLDER}/{name}" for name in TOKENIZER_FILES),
-)
+CHECKPOINT_FILES = (*MODEL_FILES, *FILES_OF_BOTH_TOKENIZERS)
 
 # The files that a run writes in addition to the model, such as the model card and the recipe.
 CARD_FILE = "README.md"

@@ -130,7 +130,6 @@ class OriginRecord(Record):
     is_on_hub: bool = False
     # The SHA-256 hash of the README.md that `vaswani import` has written.
     card_sha256: str | None = None
-    peer: str | None = None
     difference: float | None
     notes: list[str] = []
 

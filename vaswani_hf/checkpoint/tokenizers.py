@@ -62,6 +62,11 @@ def direction_tag(language: str) -> str:
     return f">>{language}<<"
 
 
+def adds_end_token(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Return True if the tokenizer appends the end token to texts. Some imported source tokenizers do not."""
+    return tokenizer("")["input_ids"][-1:] == [tokenizer.eos_token_id]
+
+
 def is_tree_tokenizer(tokenizer: Any) -> bool:
     """Return True if the tokenizer is the target tokenizer of a constituency parsing model."""
     return bool(getattr(tokenizer, "init_kwargs", {}).get(TREE_MARK, False))

@@ -136,7 +136,6 @@ ANNOTATED_TRANSFORMER = ImportFormat(
     recognise=has_texts("decoder.layers.0.src_attn.linears.0.weight"),
     read=read_annotated_transformer,
     files=("*.pt",),
-    peer="The Annotated Transformer",
     keeps="Keeps the weights, both embeddings, and the output projection with its bias.",
     loses=(
         "`<pad>` gets the probability 0. The vocabularies are objects of torchtext, so no tokenizers are "

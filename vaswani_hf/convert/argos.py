@@ -3,8 +3,8 @@
 The exported folder contains one file `translate-FROM_TO-1_0.argosmodel`. The `.argosmodel` file is a zip
 archive with one folder. The folder in the archive contains:
 
-- model/: the CTranslate2 model. The config of the CTranslate2 model makes CTranslate2 add `</s>` to source
-  texts, because Argos Translate does not add `</s>`.
+- model/: the CTranslate2 model. If the source tokenizer adds `</s>` to texts, the config of the CTranslate2
+  model makes CTranslate2 add `</s>`, because Argos Translate does not add `</s>`.
 
 - sentencepiece.model: the SentencePiece model that tokenizes source texts and decodes translations. Argos
   Translate has only one SentencePiece model for both languages. Therefore the SentencePiece model also
@@ -33,7 +33,7 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE, read_json, read_json_object, write_whole
 from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
-from ..checkpoint.tokenizers import Tokenizers
+from ..checkpoint.tokenizers import Tokenizers, adds_end_token
 from ..model.tokenizing_vaswani import languages_of, tags_of
 from ..translation.ctranslate2_files import MODEL_FILE
 from .ctranslate2_format import CTRANSLATE2
@@ -75,7 +75,7 @@ def export_argos(
     with TemporaryDirectory() as temporary:
         converted = Path(temporary) / _MODEL
         compared = CTRANSLATE2.export(model, tokenizers, converted, quantization)
-        _copy_model(converted, folder / _MODEL)
+        _copy_model(converted, folder / _MODEL, adds_end_token(source))
     return compared
 
 
@@ -97,11 +97,11 @@ def _compare_segmentations(tokenizer: Any, path: Path) -> None:
             )
 
 
-def _copy_model(converted: Path, folder: Path) -> None:
+def _copy_model(converted: Path, folder: Path, add_source_eos: bool) -> None:
     folder.mkdir()
     shutil.copy(converted / MODEL_FILE, folder)
     config = read_json_object(converted, CONFIG_FILE, converted)
-    config["add_source_eos"] = True
+    config["add_source_eos"] = add_source_eos
     write_whole(folder / CONFIG_FILE, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
     for path in converted.glob("*_vocabulary.json"):
         tokens = read_json(converted, path.name, converted)
@@ -166,6 +166,7 @@ class ArgosEngine(Engine):
         (package,) = Path(self._temporary.name).iterdir()
         self._package = Package(package)
         self._translator = ctranslate2.Translator(str(package / _MODEL))
+        self._end = read_json_object(package / _MODEL, CONFIG_FILE, package)["eos_token"]
         self._source_tokens, self._target_tokens = (
             read_json(
                 package / _MODEL,
@@ -176,9 +177,10 @@ class ArgosEngine(Engine):
         )
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
-        # Leave out the last token of each sequence, `</s>`, because CTranslate2 adds `</s>` to the source and
-        # to the target.
-        sources = [[self._source_tokens[i] for i in ids[:-1]] for ids in source_ids]
+        # Leave out `</s>` at the end of each sequence. CTranslate2 adds `</s>` to the target, and, if the
+        # package says so, to the source.
+        sources = [[self._source_tokens[i] for i in ids] for ids in source_ids]
+        sources = [tokens[:-1] if tokens[-1:] == [self._end] else tokens for tokens in sources]
         targets = [[self._target_tokens[i] for i in ids[:-1]] for ids in target_ids]
         results = self._translator.score_batch(sources, targets, max_input_length=0)
         return [list(result.log_probs) for result in results]

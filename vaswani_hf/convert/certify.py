@@ -19,6 +19,7 @@ from ..checkpoint.loading import checkpoint_folder
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import SearchSettings, TranslationOptions
+from ..model.length_limits_vaswani import max_new_tokens_of
 from ..model.requests_vaswani import make_requests
 from ..model.search_strategies_vaswani import considers_all_lengths
 from ..model.tokenizing_vaswani import TOKENIZING
@@ -182,15 +183,18 @@ class _Certification:
         translations = [of_text[0].text for of_text in found]
         with TOKENIZING:
             all_ids = translator.source_tokenizer(self.sources, verbose=False)["input_ids"]
-        ends = eos_token_ids(translator.backend.generation_config)
+        config = translator.backend.generation_config
+        ends = eos_token_ids(config)
         is_limited = []
         source_ids = []
         target_ids = []
         for ids, (best, *_) in zip(all_ids, found, strict=True):
             token_ids = best.token_ids or []
             is_cut = len(ids) > translator.segmenter.max_length
-            # A translation that the length limit stopped has no end token.
-            is_stopped = not token_ids or token_ids[-1] not in ends
+            # A translation that the length limit stopped has no end token, or ends with the end token of
+            # `forced_eos_token_id`.
+            limit = max_new_tokens_of(config, len(ids), 1, translator.backend.max_positions)
+            is_stopped = not token_ids or token_ids[-1] not in ends or len(token_ids) >= limit
             is_limited.append(is_cut or is_stopped)
             if not is_cut and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)

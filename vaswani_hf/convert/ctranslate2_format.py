@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.files import FILES_OF_BOTH_TOKENIZERS
 from ..checkpoint.tokenizers import Tokenizers
 from ..model.translator_vaswani import BaseTranslator
 from ..translation.ctranslate2 import load_ctranslate2_translator
+from ..translation.ctranslate2_files import VOCABULARY_FILES
 from .ctranslate2_limits import EXPRESSIBLE
 from .export_formats import ExportFormat, TranslatorEngine
 
@@ -45,4 +47,5 @@ CTRANSLATE2 = ExportFormat(
     keeps_records=True,
     engine=CTranslate2Engine,
     certified=("float32", "float16", "int8"),
+    optional_files=(*FILES_OF_BOTH_TOKENIZERS, *VOCABULARY_FILES),
 )

@@ -267,7 +267,6 @@ EOLE = ImportFormat(
     recognise=recognise_eole,
     read=read_eole,
     files=(CONFIG_FILE, _VOCABULARY_FILE, _WEIGHT_FILES),
-    peer=_TITLE,
     keeps=(
         "Keeps the weights, the output bias, the vocabularies, and sinusoids or learned positions. With "
         "`--vocabularies`, the tokenizers segment texts with the SentencePiece models; without "

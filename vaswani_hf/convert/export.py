@@ -206,8 +206,8 @@ def card_data(
     if entry.needs_languages and data.language is None:
         raise NotExpressibleError(
             f"'{model_name_or_path}' must record its source language and its target language for the format "
-            f"{entry.name}, but does not; name the languages with `--source_language` and "
-            "`--target_language`."
+            f"{entry.name}, but does not; name the languages with the options `--source_language` and "
+            "`--target_language` of `vaswani export`."
         )
     if not os.path.exists(model_name_or_path):
         data.base_model = str(model_name_or_path).partition("@")[0]

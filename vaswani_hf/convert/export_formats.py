@@ -105,7 +105,7 @@ class Export(Protocol):
 class Describe(Protocol):
     """A function that writes descriptions of a model, such as a model card, into `folder`.
 
-    `name` is the name of the checkpoint without the path. `data` is the metadata of the checkpoint's model
+    `name` is the name of the output folder without the path. `data` is the metadata of the checkpoint's model
     card; `data.language` has the source and the target language if the languages are known.
     """
 
@@ -160,8 +160,8 @@ class Engine(ABC):
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """Return the log-probabilities [B][T] (nats) of given translations.
 
-        Both arguments, `source_ids` [B][S] and `target_ids` [B][T], end with the end token. `target_ids` do
-        not contain the start token.
+        `source_ids` [B][S] end with the end token if the source tokenizer adds an end token. `target_ids`
+        [B][T] end with the end token, and do not contain the start token.
         """
 
     @abstractmethod
@@ -176,6 +176,8 @@ class TranslatorEngine(Engine):
 
     def __init__(self, folder: Path):
         self.translator = self.load(folder)
+        # The generation config can ask for more translations than `num_beams`.
+        self.translator.backend.generation_config.num_return_sequences = 1
 
     @abstractmethod
     def load(self, folder: Path) -> BaseTranslator:
@@ -223,6 +225,9 @@ class ExportFormat:
         needs_languages (bool): True if the format stores the source language and the target language.
         certified (tuple): The values of `quantization` that `vaswani certify` measures.
         model_type (str, optional): The `model_type` in the config.json of the format, if there is one.
+        optional_files (tuple): The files that only some exports of this format contain. A push deletes these
+            files from the repository if the export does not contain them, because they come from an earlier
+            export.
     """
 
     name: str
@@ -240,6 +245,7 @@ class ExportFormat:
     needs_languages: bool = False
     certified: tuple[str | None, ...] = (None,)
     model_type: str | None = None
+    optional_files: tuple[str, ...] = ()
 
     def check(self, model: Any) -> None:
         """Raise a NotExpressibleError if the format does not support the config or the search settings of a

@@ -335,7 +335,6 @@ FAIRSEQ = ImportFormat(
     recognise=recognise_fairseq,
     read=read_fairseq,
     files=("*.pt", "dict.*.txt", "*.model"),
-    peer=_TITLE,
     keeps=(
         "Keeps the weights, the positions, and the vocabularies dict.LANGUAGE.txt. If the folder contains "
         "one SentencePiece model, the imported tokenizers segment texts with this model. Otherwise, the "

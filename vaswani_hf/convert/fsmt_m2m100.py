@@ -33,7 +33,6 @@ from ..checkpoint.files import (
     GENERATION_FILE,
     TOKENIZER_FILES,
     WEIGHTS_FILE,
-    DamagedFileError,
     read_json_object,
 )
 from ..checkpoint.loading import load_with_report, refuse_load_faults
@@ -42,6 +41,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
 from .import_formats import Imported, ImportFormat, ReadOptions, has_model_type, refuse, require_activation
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
+from .text_files import read_merges
 from .weights import EMBEDDINGS, POSITION_TABLES, WeightNames, equal_embeddings, same_names, to_interleaved
 from .word_tokenizers import imported_tokenizer, merging_tokenizer, tokenizer_pair
 
@@ -107,7 +107,7 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
     missing = [name for name in _FSMT_TOKENIZER_FILES if not (path / name).is_file()]
     if missing:
         return None, [f"The original lacks {', '.join(missing)}, so no tokenizers were written."]
-    merges = _read_merges(path)
+    merges = read_merges(path / _MERGES_FILE)
     vocabularies = [read_json_object(path, name, path) for name in _FSMT_VOCABULARIES]
     source, target = (merging_tokenizer(ids, merges) for ids in vocabularies)
     if source is None or target is None:
@@ -117,21 +117,6 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
         "The tokenizers segment words, but do not run Moses: tokenize texts with `moses_pipeline` and "
         "`moses_tokenize` of FSMTTokenizer, and detokenize translations with `moses_detokenize`."
     ]
-
-
-def _read_merges(path: Path) -> list[tuple[str, str]]:
-    """Return the BPE merges. Each line of the file has two tokens and a frequency."""
-    try:
-        lines = (path / _MERGES_FILE).read_text(encoding="utf-8").splitlines()
-        merges = [(left, right) for left, right, *_ in map(str.split, lines)]
-    except ValueError:
-        merges = []
-    if not merges:
-        raise DamagedFileError(
-            f"Each line of {_MERGES_FILE} of '{path}' must have two tokens, but the file is empty or has "
-            "a line with fewer tokens"
-        )
-    return merges
 
 
 def read_m2m100(path: Path, options: ReadOptions) -> Imported:
@@ -275,7 +260,6 @@ FSMT = ImportFormat(
     recognise=has_model_type("fsmt"),
     read=read_fsmt,
     files=(*_FILES, *_FSMT_TOKENIZER_FILES),
-    peer="FSMT of transformers",
     keeps=(
         "Keeps the weights, the vocabularies, the merges, the positions, the languages, and the defaults of "
         "the search."
@@ -292,7 +276,6 @@ M2M100 = ImportFormat(
     recognise=has_model_type("m2m_100"),
     read=read_m2m100,
     files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, _SENTENCEPIECE_FILE, _M2M100_VOCABULARY),
-    peer="M2M100 of transformers",
     keeps=(
         "Keeps the weights, the tokenizers, the tokens of the languages, the positions, and the defaults of "
         "the search. NLLB models have the same format as M2M100 models."

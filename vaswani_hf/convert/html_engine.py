@@ -29,7 +29,7 @@ class HtmlEngine(Engine):
         return self.run("logProbs", source_ids=source_ids, target_ids=target_ids)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        found = self.translations(texts, num_beams=num_beams)
+        found = self.translations(texts, num_beams=num_beams, num_return_sequences=1)
         return [of_text[0]["text"] for of_text in found]
 
     def translations(self, texts: Sequence[str], **options: Any) -> list[list[dict[str, Any]]]:

@@ -125,7 +125,6 @@ class ImportFormat:
         recognise (Recognise): Recognises the format, and reads only as much of a checkpoint as necessary.
         read (Read): The function that reads a checkpoint.
         files (tuple): Patterns of the files to download from a repository on the Hub.
-        peer (str): The name of the library with which the import compares outputs, for messages.
         keeps (str): A text for the manual about the parts of a checkpoint that an import keeps.
         loses (str): A text for the manual: what an import loses, and which checkpoints the import refuses.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
@@ -138,7 +137,6 @@ class ImportFormat:
     recognise: Recognise
     read: Read
     files: tuple[str, ...]
-    peer: str
     keeps: str
     loses: str
     libraries: tuple[str, ...] = ()

@@ -177,11 +177,11 @@ def import_checkpoint(
         _write_card(entry, imported, folder, source, Path(output).name, difference)
         if difference is None:
             lines = [
-                f"The outputs were not compared, because {entry.peer} is not installed or the import cannot run it."
+                f"The outputs were not compared, because {entry.title} is not installed or the import cannot run it."
             ]
         else:
             lines = [
-                f"Largest difference between the log-probabilities of {entry.peer} and of the checkpoint on "
+                f"Largest difference between the log-probabilities of {entry.title} and of the checkpoint on "
                 f"sample inputs: {difference:.2g}."
             ]
         return ImportReport(entry.name, difference, "\n".join([*imported.notes, *lines]))
@@ -356,7 +356,6 @@ def _write_card(
         # Write no local path into results.json, because users can publish results.json.
         name=str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         is_on_hub=is_on_hub,
-        peer=entry.peer,
         difference=difference,
         notes=imported.notes,
     )

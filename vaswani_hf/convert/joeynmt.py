@@ -329,7 +329,6 @@ JOEYNMT = ImportFormat(
     recognise=recognise_joeynmt,
     read=read_joeynmt,
     files=(_CONFIG_FILE, _WEIGHT_FILES, "*.txt", "*.model", "*codes*"),
-    peer=_TITLE,
     keeps=(
         "Keeps the weights, the vocabularies, and the number of beams, the length penalty and the length "
         "limit of the section `testing`. The tokenizers segment texts with the levels `word` and `char`, "

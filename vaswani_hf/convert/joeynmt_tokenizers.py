@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import Tokenizers
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
+from .text_files import read_merges
 from .word_tokenizers import (
     END_OF_WORD,
     SpecialTokens,
@@ -109,10 +110,9 @@ def _subword_nmt(
     name = Path(options["codes"]).name
     if not (folder / name).is_file():
         raise _NoTokenizerError(f"the folder of the original lacks the file {name} with the BPE merges")
-    version, *lines = (folder / name).read_text(encoding="utf-8").splitlines()
-    if version.strip() != "#version: 0.2":
+    version, *merges = read_merges(folder / name)
+    if version != ("#version:", "0.2"):
         raise _NoTokenizerError(f"the merges {name} do not have the format 0.2 of subword-nmt")
-    merges = [(left, right) for left, right in map(str.split, lines)]
     separator = options.get("separator", "@@")
     parts = {}
     for token, number in ids.items():

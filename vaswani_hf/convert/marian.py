@@ -24,6 +24,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 from ..checkpoint.files import (
     CONFIG_FILE,
+    FILES_OF_BOTH_TOKENIZERS,
     GENERATION_FILE,
     TOKENIZER_FILES,
     WEIGHTS_FILE,
@@ -140,9 +141,7 @@ def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) 
     model = with_scaled_dot(model)
     config = marian_config(model.config, num_positions(model, tokenizers))
     marian = MarianMTModel.from_pretrained(None, config=config, state_dict=_marian_state(model))
-    marian.generation_config = _generation_config(
-        model.generation_config, config.max_position_embeddings, model.config.zero_start_embedding
-    )
+    marian.generation_config = _generation_config(model, config.max_position_embeddings)
     return marian.to(model.device).eval()
 
 
@@ -216,17 +215,17 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         state[name][config.pad_token_id] = 0
 
 
-def _generation_config(
-    config: GenerationConfig, num_positions: int, excludes_padding: bool
-) -> GenerationConfig:
-    """Return a copy without the settings that transformers does not support. If `excludes_padding` is True,
-    the returned config forbids `<pad>` in translations.
+def _generation_config(model: VaswaniForSeq2SeqLM, num_positions: int) -> GenerationConfig:
+    """Return the search settings that transformers supports. If the decoder starts from zeros, also forbid
+    `<pad>` in translations.
     """
-    settings = {name: value for name, value in config.to_dict().items() if name not in ADDED_SETTINGS}
+    own = model.generation_config.to_dict()
+    settings = {name: value for name, value in own.items() if name not in ADDED_SETTINGS}
     if settings.get("max_length") is None and settings.get("max_new_tokens") is None:
         settings["max_length"] = num_positions
-    if excludes_padding:
-        settings["bad_words_ids"] = [*(settings.get("bad_words_ids") or []), [settings["pad_token_id"]]]
+    if model.config.zero_start_embedding:
+        # The generation config can lack `pad_token_id`.
+        settings["bad_words_ids"] = [*(settings.get("bad_words_ids") or []), [model.config.pad_token_id]]
     return GenerationConfig.from_dict(settings)
 
 
@@ -388,6 +387,7 @@ MARIAN = ExportFormat(
     export=export_marian,
     engine=MarianEngine,
     model_type="marian",
+    optional_files=FILES_OF_BOTH_TOKENIZERS,
 )
 MARIAN_MT = ImportFormat(
     name="marian_mt",
@@ -404,7 +404,6 @@ MARIAN_MT = ImportFormat(
         "target_vocab.json",
         "tokenizer_config.json",
     ),
-    peer="MarianMT of transformers",
     keeps=(
         "Keeps the weights, the output bias, the zero vector that the decoder starts from, the token ids, "
         "the segmentation of texts, the tags of target languages, and the default options of the search."

@@ -574,7 +574,6 @@ MARIAN_NPZ_IMPORT = ImportFormat(
     recognise=recognise_marian_npz,
     read=read_marian_npz,
     files=("*.npz", "*.yml", "*.spm", "*.txt", "*.json"),
-    peer="Marian",
     keeps=(
         "Keeps the weights, the output bias, sinusoids or learned positions, SentencePiece models and "
         "their token ids, and vocabularies of words. Keeps the options `beam-size`, `normalize`, "

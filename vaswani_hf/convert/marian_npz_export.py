@@ -24,13 +24,15 @@ after the first sentence has ended. Therefore the export sets a batch size of on
 models of the type "transformer-new".
 
 Marian cannot run the tokenizers of this package, so Marian's input must be tokenized texts with spaces
-between the tokens. The class `MarianNpzEngine` tokenizes texts with the tokenizers in the exported folder.
+between the tokens. In the names of tokens, codes such as `<U+0020>` replace spaces and control characters.
+The class `MarianNpzEngine` tokenizes texts with the tokenizers in the exported folder.
 
 In shapes, D is the model width and L the number of positions in the position table.
 """
 
 import json
 import math
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,8 +42,9 @@ import torch
 import yaml
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
+from ..checkpoint.files import FILES_OF_BOTH_TOKENIZERS
 from ..checkpoint.search_settings import NotExpressibleError, SupportedSettings
-from ..checkpoint.tokenizers import Tokenizers, load_tokenizers, save_tokenizers
+from ..checkpoint.tokenizers import Tokenizers, adds_end_token, load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.inputs_vaswani import BEAM_SEARCH_SETTINGS, LENGTH_SETTINGS
 from ..model.loss_vaswani import EXCLUDED_LOGIT
@@ -78,6 +81,8 @@ from .weights import to_halves
 _MODEL_FILE, _DECODER_FILE = "model.npz", "decoder.yml"
 _JOINT_VOCABULARY = "vocab.yml"
 _VOCABULARIES = ("source.vocab.yml", "target.vocab.yml")
+# Marian splits texts at white space, and names in YAML cannot contain the other characters of this set.
+_UNWRITABLE = re.compile(r"[\s\x7f-\x9f\u2028\u2029\ufffe\uffff]", re.ASCII)
 # Maps the name of each activation in transformers to its name in Marian.
 _MARIAN_ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.items()}}
 _POSITIONS = ("sinusoidal", "learned", "none")
@@ -136,6 +141,11 @@ def export_marian_npz(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
     """Write the model file, the vocabularies, decoder.yml and the tokenizers, and compare the outputs."""
+    if not adds_end_token(tokenizers[0]):
+        raise NotExpressibleError(
+            f"The source tokenizer adds no end token to texts, but {EXPRESSIBLE.title} always adds an end token; use "
+            "another format."
+        )
     model = with_scaled_dot(model.float())
     search = _search_options(model.generation_config, tokenizers, model.config)
     num_positions = math.ceil(search["max-length"] * search["max-length-factor"]) + 1
@@ -367,12 +377,14 @@ def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) 
 
 
 def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
-    """Return a token name for each row of the embedding. Marian needs the names `</s>` and `<unk>`."""
+    """Return a token name for each row of the embedding. Marian needs the names `</s>` and `<unk>`. In the
+    names, a code such as `<U+0020>` replaces each character of `_UNWRITABLE`.
+    """
     # An id without a token gets a name that does not occur in texts, such as `<class_7>`.
     names = [f"<class {number}>".replace(" ", "_") for number in range(size)]
     for token, number in tokenizer.get_vocab().items():
         if number < size:
-            names[number] = token
+            names[number] = _UNWRITABLE.sub(lambda match: f"<U+{ord(match[0]):04X}>", token)
     # If the tokenizer has no unknown token, rename `<pad>` to `<unk>`, because an encoded text never contains
     # the id of `<pad>`.
     unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
@@ -425,6 +437,9 @@ class MarianNpzEngine(Engine):
         return len(self._source_names), len(self._target_names)
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
+        # Do not start Marian without sentences: all translations of a checkpoint can lack an end token.
+        if not source_ids:
+            return []
         return marian_log_probs(self.folder / _MODEL_FILE, source_ids, target_ids, self._sizes)
 
     def difference(self, model: VaswaniForSeq2SeqLM) -> float:
@@ -442,7 +457,9 @@ class MarianNpzEngine(Engine):
         output = run_marian("decode", words, lines_of(rows, self._source_names))
         ids = {name: number for number, name in enumerate(self._target_names)}
         return [
-            self.target_tokenizer.decode([ids[name] for name in line.split()], skip_special_tokens=True)
+            self.target_tokenizer.decode(
+                [ids[name] for name in re.findall("[^ ]+", line)], skip_special_tokens=True
+            )
             for line in output
         ]
 
@@ -456,4 +473,5 @@ MARIAN_NPZ = ExportFormat(
     export=export_marian_npz,  # type: ignore[arg-type]
     needs_tokenizers=True,
     engine=MarianNpzEngine,
+    optional_files=FILES_OF_BOTH_TOKENIZERS,
 )

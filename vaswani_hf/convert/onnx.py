@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
+from ..checkpoint.files import FILES_OF_BOTH_TOKENIZERS
 from ..checkpoint.tokenizers import Tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
@@ -189,4 +190,5 @@ ONNX = ExportFormat(
     libraries=("onnx", "onnxscript"),
     engine=OnnxEngine,
     model_type=VaswaniConfig.model_type,
+    optional_files=FILES_OF_BOTH_TOKENIZERS,
 )

@@ -302,7 +302,6 @@ OPENNMT_PY = ImportFormat(
     recognise=has_texts("decoder_start_token", "pos_ffn_activation_fn"),
     read=read_opennmt_py,
     files=("*.pt", "*.safetensors"),
-    peer=_TITLE,
     keeps=(
         "Keeps the weights, the output bias, the vocabularies and the sinusoids. With `--vocabularies`, "
         "the tokenizers segment texts with the SentencePiece models; without `--vocabularies`, tokens are "

@@ -4,12 +4,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from ..checkpoint.files import CALIBRATION_FILE, CARD_FILE, RECIPE_FILE
+from ..checkpoint.files import CALIBRATION_FILE, CARD_FILE, RECIPE_FILE, WEIGHTS_FILE
 from ..checkpoint.hub import explained, with_retries
+from ..model.errors_vaswani import InvalidValueError
 from ..publish.destination import Destination, check_destination
 from ..publish.push import commit_and_check, only_hub_errors
 from ..publish.staging import link_file, refuse_tokens
@@ -17,6 +18,9 @@ from .export_formats import ExportFormat
 
 # The metadata keys that the model card of an export copies from the card of the original model.
 _SHARED = ("language", "license", "license_name", "datasets", "pipeline_tag")
+# A repository with both files contains a checkpoint of this package. An export to ONNX also has the code, and
+# an export to MarianMT also has a weight file.
+_FILES_OF_CHECKPOINT = (WEIGHTS_FILE, "configuration_vaswani.py")
 _TEXT = """# {name}
 
 These files are the model [{base_model}](https://huggingface.co/{base_model}) in another format. `vaswani export --format
@@ -50,6 +54,7 @@ def push_export(
         validate_repo_id(repository)
         to = Destination(repository, private, revision=revision, create_pr=create_pr, tag=tag, token=token)
         to = check_destination(to)
+        _refuse_checkpoint(to)
         staged = Path(name)
         for path in sorted(folder.rglob("*")):
             if path.is_file() and path.name != CARD_FILE:
@@ -61,7 +66,18 @@ def push_export(
         refuse_tokens(staged)
         # Delete the recipe and the calibration of an earlier push from the repository, because the two files
         # describe another model.
-        return commit_and_check(to, staged, commit_message, replaced=(RECIPE_FILE, CALIBRATION_FILE))
+        replaced = (RECIPE_FILE, CALIBRATION_FILE, *entry.optional_files)
+        return commit_and_check(to, staged, commit_message, replaced=replaced)
+
+
+def _refuse_checkpoint(to: Destination) -> None:
+    """Raise an error if the repository contains a checkpoint, because the push would overwrite its files."""
+    api = HfApi(token=to.token)
+    if all(with_retries(api.file_exists, to.repo_id, name) for name in _FILES_OF_CHECKPOINT):
+        raise InvalidValueError(
+            f"`repository` must not be the repository of a checkpoint, but '{to.repo_id}' contains a checkpoint, and "
+            f"the push would overwrite the checkpoint; push to another repository, such as '{to.repo_id}-export'."
+        )
 
 
 def _card_of_export(

@@ -51,6 +51,7 @@ _NORMAL, _UNKNOWN_PIECE, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5
 _UNIGRAM, _BPE = 1, 2
 # The regular expression for spaces at both ends of a text, in the notation of tokenizer.json.
 _SPACES_AT_ENDS = {"Regex": "^ +| +$"}
+_REPEATED_SPACES = {"Regex": " {2,}"}
 NAME_THE_MODELS = (
     f"{SPLITS_AT_SPACES} If SentencePiece models segmented the training data, name the models with "
     "`--vocabularies`."
@@ -261,7 +262,7 @@ def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> norm
     if model.removes_spaces:
         steps += [
             normalizers.Replace(Regex(pattern), new)
-            for pattern, new in ((_SPACES_AT_ENDS["Regex"], ""), (" {2,}", " "))
+            for pattern, new in ((_SPACES_AT_ENDS["Regex"], ""), (_REPEATED_SPACES["Regex"], " "))
         ]
     unknown_runs = [run for run in runs if known.isdisjoint(run)]
     if unknown_runs:
@@ -315,7 +316,13 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
     model = empty_model("The SentencePiece model of the package")
     model.trainer_spec.model_type = _UNIGRAM
     model.trainer_spec.byte_fallback = state["model"]["byte_fallback"]
-    steps = state["normalizer"]["normalizers"]
+    steps = _flattened(state["normalizer"])
+    others = dict.fromkeys(step["type"] for step in steps if not _is_own_step(step))
+    if others:
+        raise NotExpressibleError(
+            f"SentencePiece cannot express the tokenizer, because its normalizer has the steps {', '.join(others)}, "
+            "and a SentencePiece model has only a character map; use another format."
+        )
     for step in steps:
         if step["type"] == "Precompiled":
             model.normalizer_spec.precompiled_charsmap = base64.b64decode(step["precompiled_charsmap"])
@@ -349,6 +356,19 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
         if token not in scores and token not in special and not token.startswith(_FOREIGN):
             model.pieces.add(piece=token, score=lowest, type=_UNUSED)
     return model.SerializeToString()
+
+
+def _flattened(normalizer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps of a normalizer, including the steps of nested normalizers."""
+    if normalizer["type"] != "Sequence":
+        return [normalizer]
+    return [step for part in normalizer["normalizers"] for step in _flattened(part)]
+
+
+def _is_own_step(step: dict[str, Any]) -> bool:
+    """Return True if `_normalizer` can create the step. SentencePiece then makes the same replacements."""
+    is_of_spaces = step.get("pattern") in (_SPACES_AT_ENDS, _REPEATED_SPACES)
+    return step["type"] in ("NFC", "Precompiled") or is_of_spaces or step.get("content") == _UNKNOWN
 
 
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:

@@ -323,7 +323,6 @@ SOCKEYE = ImportFormat(
     recognise=recognise_sockeye,
     read=read_sockeye,
     files=(_CONFIG_FILE, _WEIGHT_FILE, _VERSION_FILE, "vocab.*.json"),
-    peer=_TITLE,
     keeps=(
         "Keeps the weights, the output bias, the vocabularies, sinusoids or learned positions, and the "
         "length limit of translations. With `--vocabularies`, the tokenizers segment texts with the "

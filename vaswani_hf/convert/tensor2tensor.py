@@ -370,7 +370,6 @@ TENSOR2TENSOR = ImportFormat(
     recognise=recognise_tensor2tensor,
     read=read_tensor2tensor,
     files=("checkpoint", "*.index", "*.data-*", _HPARAMS_FILE, _FLAGS_FILE, _VOCABULARIES),
-    peer=_TITLE,
     keeps=(
         "Keeps the weights, the zero vector that the decoder starts from, and the hyperparameters in "
         "hparams.json, or in flags.txt if hparams.json is missing. Hyperparameters in the file of `--config` "

@@ -25,6 +25,20 @@ def read_lines(path: Path) -> list[str]:
     return read_text(path).removesuffix("\n").split("\n")
 
 
+def read_merges(path: Path) -> list[tuple[str, str]]:
+    """Return the two tokens at the beginning of each line. fastBPE also writes the frequency of a merge."""
+    merges = []
+    for number, line in enumerate(read_lines(path), 1):
+        left, _, rest = line.partition(" ")
+        right = rest.partition(" ")[0]
+        if not left or not right:
+            raise DamagedFileError(
+                f"Line {number} of '{path.name}' must have two tokens with a space between them, but is {line[:80]!r}"
+            )
+        merges.append((left, right))
+    return merges
+
+
 def parse_yaml(text: str, what: str, loader: Any = yaml.SafeLoader) -> dict[str, Any]:
     """Return the keys and values of a YAML text. `what` names the text in error messages, such as
     "'config.yaml'". `loader` must create only dicts, lists and plain values.

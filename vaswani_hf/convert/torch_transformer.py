@@ -316,7 +316,6 @@ TORCH_TRANSFORMER = ImportFormat(
     recognise=has_texts("decoder.layers.0.multihead_attn.in_proj_weight"),
     read=read_torch_transformer,
     files=("*.pt", "*.pth"),
-    peer="PyTorch",
     keeps=(
         "Keeps the weights, the embeddings, the output projection and its bias, and the position table. If "
         "the position table contains sinusoids, the imported model has sinusoidal positions. With another table, "

@@ -412,4 +412,5 @@ TRANSFORMERS_JS = ExportFormat(
     describe=describe_transformers_js,
     engine=TransformersJsEngine,
     model_type="marian",
+    optional_files=TOKENIZER_FILES,
 )

@@ -17,7 +17,8 @@ from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import validate_search_fields
 
 MODEL_FILE = "model.bin"
-_SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
+VOCABULARY_FILES = ("shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json")
+_SHARED, _SOURCE, _TARGET = VOCABULARY_FILES
 # The version of CTranslate2's binary format that `_shapes` can read. If a file has another version of the
 # format, the shapes of its weights are not checked.
 _FORMAT = 6
