@@ -66,14 +66,11 @@ def test_the_header_has_the_names_of_the_weights(tmp_path, is_new):
     assert b"encoder.bias" in header_of(tmp_path / "x.pt")
 
 
-# The end of a zip file contains the directory, with the positions of all entries. Each entry begins with
-# "PK\3\4".
-@pytest.mark.parametrize(
-    "damaged", [lambda content: content[-1000:], lambda content: content.replace(b"PK\3\4", b"PK\3\0")]
-)
-def test_a_damaged_zip_file_is_named(tmp_path, damaged):
+def test_a_damaged_zip_file_is_named(tmp_path):
     torch.save({"weight": torch.ones(2000)}, tmp_path / "x.pt")
-    (tmp_path / "x.pt").write_bytes(damaged((tmp_path / "x.pt").read_bytes()))
+    # Each entry of a zip file begins with "PK\3\4".
+    content = (tmp_path / "x.pt").read_bytes().replace(b"PK\3\4", b"PK\3\0")
+    (tmp_path / "x.pt").write_bytes(content)
     with refused("'x.pt' is incomplete; copy or download the file again."):
         header_of(tmp_path / "x.pt")
 
