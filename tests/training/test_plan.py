@@ -459,6 +459,7 @@ NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_s
 NUMBERS --price_per_hour=2 | `--price_per_hour` is 2, but the price needs a training speed; give `--hardware`, `--measure` or `--tokens_per_second`.
 NUMBERS --measure --price_per_hour=0 | `--price_per_hour` must be greater than 0, but is 0.0.
 NUMBERS --encoder_layers=100000 | at most 200 layers in both stacks together, but the model has 100,002; plan a smaller number
+numbers_causal --decoder_layers=201 | at most 200 layers in both stacks together, but the model has 201; plan a smaller number
 NUMBERS --mean_length=100000 | `--mean_length` must be at most `data.max_length`, 64, but is 100000.
 NUMBERS --init_from=user/name | `model.init_from` must be null, because a plan loads no other models, but is user/name; give `--init_from null`
 """

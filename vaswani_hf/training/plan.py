@@ -343,7 +343,8 @@ def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
             "`model.init_from` must be null, because a plan loads no other models, but is "
             f"{' and '.join(names)}; give `--init_from null` and the config fields of the model."
         )
-    layers = config.encoder_layers + config.decoder_layers
+    # The config of a language model has two stacks of equal shape, but the model has one stack.
+    layers = sum(getattr(config, f"{stack}_layers") for stack in model.stacks)
     if layers > MAX_LAYERS:
         raise InvalidValueError(
             f"`vaswani plan` runs every layer and accepts at most {MAX_LAYERS} layers in both stacks "
