@@ -249,6 +249,22 @@ def planned_run(recipe: Recipe) -> PlannedRun:
     return PlannedRun(config, recipe.training, TASKS[recipe.task].model_class)
 
 
+def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
+    if names := model.bases():
+        raise InvalidValueError(
+            "`model.init_from` must be null, because a plan loads no other models, but is "
+            f"{' and '.join(names)}; give `--init_from null` and the config fields of the model."
+        )
+    # The config of a language model has two stacks of equal shape, but the model has one stack.
+    layers_by_stack = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
+    layers = sum(layers_by_stack[stack] for stack in model.stacks)
+    if layers > MAX_LAYERS:
+        raise InvalidValueError(
+            f"`vaswani plan` runs every layer and accepts at most {MAX_LAYERS} layers in both stacks "
+            f"together, but the model has {layers:,}; plan a smaller number of layers."
+        )
+
+
 def _mean_length(mean_length: int | None, longest: int) -> int:
     """Return the mean length of a sentence (tokens). `longest` is the length of the longest sentence."""
     if mean_length is not None and mean_length > longest:
@@ -268,6 +284,61 @@ def _cost_on_processor(run: PlannedRun, length: int, longest: int) -> StepCost:
         # positions in a part of a batch is at least the length of the longest sentence.
         largest = max(largest, longest)
     return step_cost(run, length, on_accelerator=False, largest_part=largest)
+
+
+def counted_flops(cost: StepCost, training: AnyTraining) -> Flops:
+    """Return the counted FLOPs of a step and of the run. `cost` contains the FLOPs of a batch and of an
+    optimizer step.
+    """
+    step = training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
+    return Flops(step=step, run=None if training.max_steps is None else training.max_steps * step)
+
+
+def paper_flops(run: PlannedRun, length: int, cost: StepCost) -> PaperFlops:
+    """Return the FLOPs of a step and of the run by the paper's method (Section 6.1). The FLOPs are the
+    estimated time, times the number of the paper's GPUs, times the FLOP/s of one GPU. `cost` is the cost of a
+    batch whose sentences have `length` tokens each.
+
+    The estimated time assumes as many FLOPs per second as in the paper's training of the base model or the
+    big model. Of the base model and the big model, the estimate uses the model whose FLOPs per step are
+    closer to the FLOPs per step of the run.
+    """
+    training = run.training
+    if training.gradient_checkpointing:
+        # Count the FLOPs without gradient checkpointing, because the paper does not use gradient
+        # checkpointing.
+        plain = dataclasses.replace(run, training=training.replace(gradient_checkpointing=False))
+        cost = step_cost(plain, length)
+    counted = counted_flops(cost, training).step
+    of_paper, seconds_of_paper = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / counted)))
+    seconds = seconds_of_paper * counted / of_paper
+    step = seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"]
+    total = None if training.max_steps is None else training.max_steps * step
+    return PaperFlops(seconds_of_a_step=seconds, step=step, run=total)
+
+
+@cache
+def _paper_steps(length: int) -> list[tuple[int, float]]:
+    """For the base model and the big model, return the number of FLOPs per step, and the seconds per step
+    that the paper reports (Section 5.2).
+    """
+    training = EncoderDecoderTraining(
+        bf16=False,
+        source_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
+        target_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
+    )
+    base = PlannedRun(VaswaniConfig(), training)
+    big = PlannedRun(
+        VaswaniConfig(
+            d_model=1024,
+            encoder_attention_heads=16,
+            decoder_attention_heads=16,
+            encoder_ffn_dim=4096,
+            decoder_ffn_dim=4096,
+        ),
+        training,
+    )
+    return [(step_cost(base, length).batch_flops, 0.4), (step_cost(big, length).batch_flops, 1.0)]
 
 
 def step_seconds(training: AnyTraining, tokens_per_second: float) -> float:
@@ -327,80 +398,3 @@ def _price(hours: float | None, price_per_hour: float | None, name: str | None) 
     if hours is None or price_per_hour is None:
         return None
     return Price(total=hours * price_per_hour, per_hour=price_per_hour, source=source)
-
-
-def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
-    if names := model.bases():
-        raise InvalidValueError(
-            "`model.init_from` must be null, because a plan loads no other models, but is "
-            f"{' and '.join(names)}; give `--init_from null` and the config fields of the model."
-        )
-    # The config of a language model has two stacks of equal shape, but the model has one stack.
-    layers_by_stack = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
-    layers = sum(layers_by_stack[stack] for stack in model.stacks)
-    if layers > MAX_LAYERS:
-        raise InvalidValueError(
-            f"`vaswani plan` runs every layer and accepts at most {MAX_LAYERS} layers in both stacks "
-            f"together, but the model has {layers:,}; plan a smaller number of layers."
-        )
-
-
-def counted_flops(cost: StepCost, training: AnyTraining) -> Flops:
-    """Return the counted FLOPs of a step and of the run. `cost` contains the FLOPs of a batch and of an
-    optimizer step.
-    """
-    step = training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
-    return Flops(step=step, run=None if training.max_steps is None else training.max_steps * step)
-
-
-def paper_flops(run: PlannedRun, length: int, cost: StepCost) -> PaperFlops:
-    """Return the FLOPs of a step and of the run by the paper's method (Section 6.1). The FLOPs are the
-    estimated time, times the number of the paper's GPUs, times the FLOP/s of one GPU. `cost` is the cost of a
-    batch whose sentences have `length` tokens each.
-    """
-    training = run.training
-    if training.gradient_checkpointing:
-        # Count the FLOPs without gradient checkpointing, because the paper does not use gradient
-        # checkpointing.
-        plain = dataclasses.replace(run, training=training.replace(gradient_checkpointing=False))
-        cost = step_cost(plain, length)
-    seconds = paper_seconds(counted_flops(cost, training).step, length)
-    step = seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"]
-    total = None if training.max_steps is None else training.max_steps * step
-    return PaperFlops(seconds_of_a_step=seconds, step=step, run=total)
-
-
-def paper_seconds(flops: float, length: int) -> float:
-    """Return the estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0
-    s).
-
-    The estimate assumes as many FLOPs per second as in the paper's training of the base model or the big
-    model. Of the base model and the big model, the estimate uses the model whose FLOPs per step are closer to
-    `flops`. `flops` are the counted FLOPs of a step in which each sentence has `length` tokens.
-    """
-    reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
-    return seconds * flops / reference
-
-
-@cache
-def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """For the base model and the big model, return the number of FLOPs per step, and the seconds per step
-    that the paper reports.
-    """
-    training = EncoderDecoderTraining(
-        bf16=False,
-        source_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
-        target_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
-    )
-    base = PlannedRun(VaswaniConfig(), training)
-    big = PlannedRun(
-        VaswaniConfig(
-            d_model=1024,
-            encoder_attention_heads=16,
-            decoder_attention_heads=16,
-            encoder_ffn_dim=4096,
-            decoder_ffn_dim=4096,
-        ),
-        training,
-    )
-    return [(step_cost(base, length).batch_flops, 0.4), (step_cost(big, length).batch_flops, 1.0)]
