@@ -25,10 +25,9 @@ import torch
 from timing import print_header
 from training import product_rate
 
-from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import Recipe, load_recipe
-from vaswani_hf.training.plan import batch_cost
-from vaswani_hf.training.recipe_model import planned_config
+from vaswani_hf.training.plan import planned_run
+from vaswani_hf.training.step_cost import step_cost
 
 REPOSITORY = Path(__file__).parents[2]
 RECIPES = [
@@ -96,8 +95,7 @@ def training_flops(recipe: Recipe, steps: int) -> float:
     """Return the FLOPs of the matrix products in `steps` training steps with BATCHES batches each. The FLOPs
     include the additional forward passes of the recipe's regulariser, such as SimCut.
     """
-    config = planned_config(recipe.model, recipe.tokenizer)
-    cost = batch_cost(config, recipe.training, VaswaniForSeq2SeqLM, LENGTH)
+    cost = step_cost(planned_run(recipe), LENGTH)
     return float(steps * BATCHES * cost.batch_flops)
 
 

@@ -27,6 +27,7 @@ from training_peers.vaswani import sizes
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.training.measure import measure_speed
+from vaswani_hf.training.planned_step import PlannedRun
 
 # Maps each setting of the threads to its environment variables. GNU's OpenMP library reads OMP_WAIT_POLICY
 # and GOMP_SPINCOUNT. The command `vaswani` uses the setting `after`.
@@ -47,7 +48,8 @@ def train(shape: Shape, tokens: int) -> Callable[[float], float]:
     training = EncoderDecoderTraining(
         source_tokens_per_batch=tokens, target_tokens_per_batch=tokens, bf16=False
     )
-    return lambda seconds: measure_speed(config, training, VaswaniForSeq2SeqLM, LENGTH, seconds)[0]
+    run = PlannedRun(config, training)
+    return lambda seconds: measure_speed(run, LENGTH, seconds)[0]
 
 
 def translate(shape: Shape, tokens: int) -> Callable[[float], float]:

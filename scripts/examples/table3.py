@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.recipe import Recipe, load_recipe
-from vaswani_hf.training.plan import MEAN_LENGTH, Flops, PaperFlops, batch_cost, counted_flops, paper_flops
+from vaswani_hf.training.plan import MEAN_LENGTH, Flops, PaperFlops, counted_flops, paper_flops, planned_run
 from vaswani_hf.training.recipe_model import Parameters, parameters_by_part, planned_config, planned_model
+from vaswani_hf.training.step_cost import step_cost
 
 COLUMNS = (
     "row of Table 3",
@@ -101,14 +101,14 @@ def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]
     for name in names:
         paper = PAPER[name]
         recipe = load_recipe(FOLDER / f"{name}.yaml")
-        config = planned_config(recipe.model, recipe.tokenizer)
-        cost = batch_cost(config, recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH)
+        run = planned_run(recipe)
+        cost = step_cost(run, MEAN_LENGTH)
         rows[name] = PlannedRow(
             paper,
             recipe,
-            parameters=parameters_by_part(planned_model(config)),
+            parameters=parameters_by_part(planned_model(run.config)),
             counted=counted_flops(cost, recipe.training),
-            by_paper=paper_flops(config, recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH, cost),
+            by_paper=paper_flops(run, MEAN_LENGTH, cost),
         )
     return rows
 

@@ -427,10 +427,10 @@ def test_a_damaged_certificate_is_named_if_it_belongs_to_the_weights(tiny_checkp
 
 
 def test_a_fault_of_the_package_is_not_blamed_on_the_record(tiny_checkpoint, monkeypatch):
-    monkeypatch.delattr("vaswani_hf.tasks.base.CardWords.__init__")
+    monkeypatch.delattr("vaswani_hf.publish.model_card.CardContext.__init__")
     folder = tiny_checkpoint()
     (folder / "results.json").write_text("{}")
-    with pytest.raises(TypeError, match="CardWords"):
+    with pytest.raises(TypeError, match="CardContext"):
         model_card(folder, "alice/words")
 
 

@@ -37,6 +37,14 @@ class Summarization(TranslationTask):
     name = "summarization"
     outputs_file = "test_summaries.txt"
     metrics = {"words": "Words", "length": "Length"}
+    card_words = dataclasses.replace(
+        TranslationTask.card_words,
+        task_type="summarization",
+        task_name="Summarization",
+        pipeline_tag="summarization",
+        work="The model summarises text by text.",
+        examples="texts with summaries",
+    )
 
     def validation_metrics(self, evaluation):
         return tuple(self.metrics)
@@ -51,17 +59,11 @@ class Summarization(TranslationTask):
         lines = [f"test: Words {scores['words']:.2f}"]
         return Scores(scores, lines, "".join(f"{summary}\n" for summary in summaries))
 
-    def card_words(self, record, data, test, repo_id):
-        return dataclasses.replace(
-            super().card_words(record, data, test, repo_id),
-            task_type="summarization",
-            task_name="Summarization",
-            pipeline_tag="summarization",
-            description="An encoder-decoder Transformer that summarises texts.",
-            work="The model summarises text by text.",
-            scores=[f"{title} {test[name]:.2f}" for name, title in self.metrics.items() if name in test],
-            examples="texts with summaries",
-        )
+    def card_description(self, record, data):
+        return "An encoder-decoder Transformer that summarises texts."
+
+    def card_scores(self, test):
+        return [f"{title} {test[name]:.2f}" for name, title in self.metrics.items() if name in test]
 
 
 def test_a_class_and_an_entry_are_a_task(tmp_path, monkeypatch, capsys, vaswani):

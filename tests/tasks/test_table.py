@@ -37,6 +37,6 @@ def test_a_task_states_what_other_code_needs(task):
     assert not missing and TASKS[task.name] is task
     assert task.tokenizer_settings(vocab_size=300).planned_target_size > 0
     # A model without a record can also have a card.
-    words = task.card_words(DataRecord(), None, {}, "user/name")
-    assert "known" in words.description and "None" not in words.description
-    assert words.example and not words.scores
+    description = task.card_description(DataRecord(), None)
+    assert "known" in description and "None" not in description
+    assert task.card_example(DataRecord(), None) and not task.card_scores({})

@@ -23,9 +23,9 @@ from vaswani_hf.recipe import load_recipe
 from vaswani_hf.settings.gpus import GPUS, PRICES
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.measure import measure_speed
-from vaswani_hf.training.plan import GIB, MEAN_LENGTH, batch_cost, paper_flops, plan_run
+from vaswani_hf.training.plan import GIB, MEAN_LENGTH, paper_flops, plan_run, planned_run
 from vaswani_hf.training.plan_text import plan_as_text
-from vaswani_hf.training.planned_step import BatchShape, batch_shape, full_batch
+from vaswani_hf.training.planned_step import PlannedRun, batch_shape, full_batch
 from vaswani_hf.training.recipe_model import (
     StackParameters,
     build_model,
@@ -110,16 +110,11 @@ def small_config(**fields) -> VaswaniConfig:
     return VaswaniConfig(**SMALL | fields)
 
 
-def cost(fields=None, rows=3, on_accelerator=False, accumulates=False, **training):
+def cost(fields=None, rows=3, length=LENGTH, on_accelerator=False, **training):
     """The planned cost of a step of a small model."""
-    return step_cost(
-        small_config(**(fields or {})),
-        EncoderDecoderTraining(**training),
-        VaswaniForSeq2SeqLM,
-        BatchShape(rows, LENGTH, LENGTH),
-        on_accelerator=on_accelerator,
-        accumulates=accumulates,
-    )
+    training = {f"{side}_tokens_per_batch": rows * length for side in ("source", "target")} | training
+    run = PlannedRun(small_config(**(fields or {})), EncoderDecoderTraining(**training))
+    return step_cost(run, length, on_accelerator=on_accelerator)
 
 
 class RealStep:
@@ -206,10 +201,7 @@ def test_the_operations_of_a_step_by_hand():
 
 def test_a_window_leaves_a_query_fewer_keys():
     def flops(**fields):
-        config = small_config(**fields)
-        shape = BatchShape(rows=1, source_length=256, target_length=256)
-        training = EncoderDecoderTraining()
-        return step_cost(config, training, VaswaniForSeq2SeqLM, shape, on_accelerator=True).batch_flops
+        return cost(fields, rows=1, length=256, on_accelerator=True).batch_flops
 
     # In a block, 64 queries have 68 keys in the encoder and 66 keys in the decoder, instead of 256 keys.
     fewer = LAYERS * 7 * 2 * 256 * 128 * (256 - 68 + 256 - 66)
@@ -258,7 +250,7 @@ def test_the_activations_on_an_accelerator_by_hand():
 
 def test_gradients_of_earlier_batches_lie_beside_the_activations():
     once = cost(rows=32).memory
-    again = cost(rows=32, accumulates=True).memory
+    again = cost(rows=32, gradient_accumulation_steps=2).memory
     parts = ("weights", "gradients", "optimizer", "activations", "loss")
     assert again.peak >= sum(getattr(again, part) for part in parts)
     assert once.peak < again.peak <= once.peak + once.gradients
@@ -278,14 +270,8 @@ def test_average_muon_and_frozen_weights_change_what_is_kept():
 
 
 def test_the_side_with_fewer_tokens_has_shorter_sentences():
-    training = EncoderDecoderTraining(source_tokens_per_batch=128, target_tokens_per_batch=512)
-    found = batch_cost(small_config(), training, VaswaniForSeq2SeqLM, 32).memory
+    found = cost(source_tokens_per_batch=128, target_tokens_per_batch=512).memory
     assert (found.source_positions, found.target_positions) == (16 * 8, 16 * 32)
-    longer = EncoderDecoderTraining(
-        source_tokens_per_batch=128, target_tokens_per_batch=512, gradient_accumulation_steps=2
-    )
-    # A step of several batches also holds the gradients of the earlier batches.
-    assert batch_cost(small_config(), longer, VaswaniForSeq2SeqLM, 32).memory.peak > found.peak
 
 
 @pytest.mark.parametrize(("source", "target"), [(9000, 20_000), (20_000, 9000), (500, 2000), (2000, 2000)])
@@ -332,7 +318,7 @@ def constant_paper(monkeypatch):
 @pytest.fixture
 def planned(constant_paper, monkeypatch):
     """Plan the recipe of numbers with these options. No model runs, because each batch has the same cost."""
-    monkeypatch.setattr("vaswani_hf.training.plan.batch_cost", constant_cost)
+    monkeypatch.setattr("vaswani_hf.training.plan.step_cost", constant_cost)
     monkeypatch.setattr("vaswani_hf.training.plan.measure_speed", lambda *args: (1000.0, "a machine"))
     return lambda *options, **assumptions: plan_run(load_recipe(NUMBERS, options), **assumptions)
 
@@ -444,8 +430,8 @@ def test_every_task_is_planned(vaswani, name, layers):
 def test_the_paper_s_runs_take_the_paper_s_operations(name, steps, seconds):
     # Section 5.2: a step takes 0.4 seconds (base) or 1.0 seconds (big) on eight P100 GPUs of 9.5 TFLOPS each.
     recipe = load_recipe(CONFIGURATION / "wmt14" / f"{name}_en_de.yaml")
-    model = planned_config(recipe.model, recipe.tokenizer), recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH
-    found = paper_flops(*model, batch_cost(*model))
+    run = planned_run(recipe)
+    found = paper_flops(run, MEAN_LENGTH, step_cost(run, MEAN_LENGTH))
     assert found.run == pytest.approx(steps * seconds * 8 * 9.5e12)
 
 
@@ -459,6 +445,7 @@ NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_s
 NUMBERS --price_per_hour=2 | `--price_per_hour` is 2, but the price needs a training speed; give `--hardware`, `--measure` or `--tokens_per_second`.
 NUMBERS --measure --price_per_hour=0 | `--price_per_hour` must be greater than 0, but is 0.0.
 NUMBERS --encoder_layers=100000 | at most 200 layers in both stacks together, but the model has 100,002; plan a smaller number
+numbers_causal --decoder_layers=201 | at most 200 layers in both stacks together, but the model has 201; plan a smaller number
 NUMBERS --mean_length=100000 | `--mean_length` must be at most `data.max_length`, 64, but is 100000.
 NUMBERS --init_from=user/name | `model.init_from` must be null, because a plan loads no other models, but is user/name; give `--init_from null`
 """
@@ -483,7 +470,6 @@ def test_the_manual_has_the_numbers_of_each_gpu():
 @pytest.mark.parametrize("task", ["translation", "masked_lm"])
 def test_training_steps_are_measured(task):
     recipe = load_recipe(NUMBERS if task == "translation" else CONFIGURATION / "numbers_masked.yaml")
-    training = recipe.training.replace(bf16=False)
-    config = planned_config(recipe.model, recipe.tokenizer)
-    rate, hardware = measure_speed(config, training, TASKS[task].model_class, 16, seconds=0.05)
+    run = planned_run(recipe.replace(training=recipe.training.replace(bf16=False)))
+    rate, hardware = measure_speed(run, 16, seconds=0.05)
     assert rate > 0 and "thread" in hardware

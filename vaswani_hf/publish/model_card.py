@@ -72,7 +72,9 @@ class CardContext:
     task: Task
     """The task of the model."""
     words: CardWords
-    """The texts of the card that depend on the task."""
+    """The texts of the card that depend only on the task."""
+    description: str
+    """The first sentences of the card: what the model is, and what the model does."""
     example: str
     """An input for the code examples, as a Python string in quotation marks."""
     auto_class: str
@@ -90,6 +92,10 @@ class CardContext:
     """The content of results.json."""
     test: dict[str, Any]
     """The scores on the test split. The names of the scores depend on the task."""
+    scores: list[str]
+    """The scores on the test split, one per line; empty if the scores are not known."""
+    scored: str
+    """The amount of test data that was scored, such as "1,000 sentences"."""
     is_recorded: bool
     """True if the checkpoint has a record of its training."""
     is_finished: bool
@@ -151,7 +157,8 @@ def _card_context(folder: Path, repo_id: str, license: str | None, base_model: s
     check_license(chosen, data.license, "license" if license else "publishing.license")
     test = _scores(results)
     task = _task_of(folder, recipe, test)
-    words = task.card_words(data, recipe.data if recipe else None, test, repo_id)
+    words = task.card_words
+    section = recipe.data if recipe else None
     bases = recipe.model.bases() if recipe else []
     recorded = results.model_fields_set - {"origin", "data"}
     generation = read_record(folder / GENERATION_FILE)
@@ -160,7 +167,8 @@ def _card_context(folder: Path, repo_id: str, license: str | None, base_model: s
         name=repo_id.split("/")[-1],
         task=task,
         words=words,
-        example=json.dumps(words.example, ensure_ascii=False),
+        description=task.card_description(data, section),
+        example=json.dumps(task.card_example(data, section), ensure_ascii=False),
         auto_class=task.model_class.__name__.replace("Vaswani", "AutoModel"),
         has_search=bool(task.decoding_settings.model_fields),
         recipe=recipe,
@@ -168,6 +176,8 @@ def _card_context(folder: Path, repo_id: str, license: str | None, base_model: s
         data=data,
         results=results,
         test=test,
+        scores=task.card_scores(test),
+        scored=" and ".join(f"{test.get(name) or 0:,} {unit}" for name, unit in words.test_counts.items()),
         is_recorded=bool(recipe or recorded),
         is_finished=bool(recorded - {"average_of"}) and results.finished_with is not None,
         license=chosen or data.license,
@@ -216,10 +226,8 @@ def pipeline_of(folder: Path) -> str | None:
     """Return the name of the `transformers.pipeline` task that a model supports; None if no pipeline can load
     the model.
     """
-    recipe, results, data = recorded_run(folder)
-    test = _scores(results)
-    words = _task_of(folder, recipe, test).card_words(data, recipe.data if recipe else None, test, "")
-    return words.pipeline
+    recipe, results, _ = recorded_run(folder)
+    return _task_of(folder, recipe, _scores(results)).card_words.pipeline
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:

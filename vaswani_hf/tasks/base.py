@@ -5,7 +5,6 @@ no name of a task except "translation".
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,24 +43,25 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class CardWords:
-    """The texts that differ between the model cards of different tasks.
+    """The texts of the model card that are equal for all models of a task.
 
     Attributes:
         task_type: The name of the task on the Hub, or the usual name if the Hub does not have the task.
         task_name: The name of the task for readers, such as "Text generation".
         pipeline_tag: The same name as `task_type` if the Hub has the task, otherwise None.
-        description: The first sentences of the card: what the model is, and what the model does.
-        example: An input for the code snippets.
         pipeline: The task of `transformers.pipeline`; None if no pipeline can load the model.
         is_translator: True if the pipeline returns translations.
-        snippet: For a model without a pipeline, Python code that prints the output for `example`.
+        snippet: For a model without a pipeline, Python code that prints the output for an example input.
+            `{repo_id}` stands for the repository of the model, and `{example}` for the example input in
+            quotation marks.
+        snippet_note: A note about the input and the output of the code.
         use_after_generated_corpus: The intended use of a model that was trained on a generated corpus.
         work: A sentence about how the model works on a text, such as "The model translates sentence by
             sentence."
         warning: A warning about possible errors in outputs.
-        scored: The amount of test data that was scored, such as "1,000 sentences".
+        test_counts: Maps the counts of the test data in results.json to their units on the card, such as
+            "sentences".
         scored_how: A sentence about the scoring method; empty if the names of the scores explain the method.
-        scores: The scores on the test set, one per line; empty without a test set.
         examples: The word for the training examples, such as "sentence pairs".
         tokens: The kind of tokens that the training loss includes, such as "target".
     """
@@ -69,8 +69,6 @@ class CardWords:
     task_type: str
     task_name: str
     pipeline_tag: str | None = None
-    description: str
-    example: str
     pipeline: str | None = None
     is_translator: bool = False
     snippet: str = ""
@@ -78,9 +76,8 @@ class CardWords:
     use_after_generated_corpus: str = ""
     work: str
     warning: str
-    scored: str = ""
+    test_counts: dict[str, str]
     scored_how: str = ""
-    scores: Sequence[str] = ()
     examples: str
     tokens: str = "target"
 
@@ -107,6 +104,7 @@ class Task(ABC):
         metrics: The names and titles of the scores, the most important score first.
         test_scores: The test scores for the model card. If results.json has the first score of the tuple,
             results.json must have all scores of the tuple.
+        card_words: The texts of the model card that are equal for all models of the task.
     """
 
     name: str
@@ -119,6 +117,7 @@ class Task(ABC):
     outputs_file: str | None = None
     metrics: dict[str, str]
     test_scores: tuple[str, ...] = ()
+    card_words: CardWords
 
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
         """Return the section `data` with additional values, such as the commit of a dataset on the Hub.
@@ -205,9 +204,17 @@ class Task(ABC):
         return []
 
     @abstractmethod
-    def card_words(
-        self, record: DataRecord, data: Any | None, test: dict[str, Any], repo_id: str
-    ) -> CardWords:
-        """Return the texts of the model card for the task. `record` describes the data of the run. `data` is
-        None if there is no recipe. `test` contains the scores on the test split.
+    def card_description(self, record: DataRecord, data: Any | None) -> str:
+        """Return the first sentences of the model card: what the model is, and what the model does. `record`
+        describes the data of the run. `data` is None if there is no recipe.
+        """
+
+    @abstractmethod
+    def card_example(self, record: DataRecord, data: Any | None) -> str:
+        """Return an input for the code in the model card. The arguments are those of `card_description`."""
+
+    @abstractmethod
+    def card_scores(self, test: dict[str, Any]) -> list[str]:
+        """Return the scores on the test split as lines of the model card. `test` contains the scores in
+        results.json, and is empty if the model was not scored.
         """

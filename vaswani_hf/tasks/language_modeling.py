@@ -106,6 +106,31 @@ class TextCorpus(Corpus):
         return int(lengths.sum())
 
 
+def _card_words(hub_task: str, task_name: str, scored_how: str = "") -> CardWords:
+    """Return the texts of the model cards of a task. `hub_task` is the name of the task on the Hub and in
+    `pipeline`.
+    """
+    return CardWords(
+        task_type=hub_task,
+        task_name=task_name,
+        pipeline_tag=hub_task,
+        pipeline=hub_task,
+        use_after_generated_corpus=(
+            "The model knows English number words below one million, each followed by the German number "
+            "word. The model shows how the package works, and has no other use."
+        ),
+        work="The model reads texts.",
+        warning=(
+            "The texts of the model can be fluent and wrong. The training data were not filtered for "
+            "offensive or one-sided content. If a mistake can do harm, a person must check the text."
+        ),
+        test_counts={"texts": "texts", "tokens": "predicted tokens"},
+        scored_how=scored_how,
+        examples="texts",
+        tokens="predicted",
+    )
+
+
 class LanguageModelingTask(Task):
     """Base class of causal and masked language modelling. A text is stored as a pair with the text as source
     and as target. Therefore language modelling can use the code for sentence pairs.
@@ -118,17 +143,11 @@ class LanguageModelingTask(Task):
     test_scores = ("perplexity", "accuracy")
     # Describes which special tokens the tokenizer adds to a text.
     form: TextForm
-    # `hub_task` is the name of the task on the Hub and in `pipeline`. `hub_name` is the name of the task for
-    # readers of the model card.
-    hub_task: str
-    hub_name: str
     # The first sentence of the model card. `{language}` stands for the language.
     description: str
     # Two example inputs for model cards: the first for a model that is trained on number words
     # (`data.corpus`), the second for any other model.
     examples: tuple[str, str]
-    # A sentence of the model card about the tokens that the scores include.
-    scored_how = ""
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         """Return the tokenizer that encodes texts for training and for scoring."""
@@ -209,38 +228,20 @@ class LanguageModelingTask(Task):
             line += f" · {scores.bits_per_byte:.4f} bits per byte"
         return Scores(scores.as_json(), [line])
 
-    def card_words(
-        self, record: DataRecord, data: TextData | None, test: dict[str, Any], repo_id: str
-    ) -> CardWords:
+    def card_description(self, record: DataRecord, data: TextData | None) -> str:
+        return self.description.format(language=language_of(record))
+
+    def card_example(self, record: DataRecord, data: TextData | None) -> str:
         example_of_numbers, example = self.examples
-        scores = []
+        return example_of_numbers if data is not None and data.corpus else example
+
+    def card_scores(self, test: dict[str, Any]) -> list[str]:
+        lines = []
         if test.get("perplexity") is not None:
-            scores += [f"perplexity {test['perplexity']:.3f} per token", f"accuracy {test['accuracy']:.2f} %"]
+            lines += [f"perplexity {test['perplexity']:.3f} per token", f"accuracy {test['accuracy']:.2f} %"]
         if test.get("bits_per_byte"):
-            scores.append(f"{test['bits_per_byte']:.4f} bits per byte")
-        num_texts, num_tokens = test.get("texts") or 0, test.get("tokens") or 0
-        return CardWords(
-            task_type=self.hub_task,
-            task_name=self.hub_name,
-            pipeline_tag=self.hub_task,
-            pipeline=self.hub_task,
-            description=self.description.format(language=language_of(record)),
-            example=example_of_numbers if data is not None and data.corpus else example,
-            use_after_generated_corpus=(
-                "The model knows English number words below one million, each followed by the German number "
-                "word. The model shows how the package works, and has no other use."
-            ),
-            work="The model reads texts.",
-            warning=(
-                "The texts of the model can be fluent and wrong. The training data were not filtered for "
-                "offensive or one-sided content. If a mistake can do harm, a person must check the text."
-            ),
-            scored=f"{num_texts:,} texts and {num_tokens:,} predicted tokens",
-            scored_how=self.scored_how,
-            scores=scores,
-            examples="texts",
-            tokens="predicted",
-        )
+            lines.append(f"{test['bits_per_byte']:.4f} bits per byte")
+        return lines
 
 
 class CausalLanguageModelingTask(LanguageModelingTask):
@@ -250,8 +251,7 @@ class CausalLanguageModelingTask(LanguageModelingTask):
     model_class = VaswaniForCausalLM
     stacks = ("decoder",)
     form = TextForm(begins_with_a_space=False, is_open=True)
-    hub_task = "text-generation"
-    hub_name = "Text generation"
+    card_words = _card_words("text-generation", "Text generation")
     description = (
         f"The decoder of the Transformer in {PAPER}, without attention to a source, as a language model: it "
         "continues texts in {language}."
@@ -282,14 +282,16 @@ class MaskedLanguageModelingTask(LanguageModelingTask):
     model_class = VaswaniForMaskedLM
     stacks = ("encoder",)
     form = TextForm(begins_with_a_space=False, has_mask=True)
-    hub_task = "fill-mask"
-    hub_name = "Filling in masked tokens"
+    card_words = _card_words(
+        "fill-mask",
+        "Filling in masked tokens",
+        scored_how="For the scores, the model predicted 15 % of all tokens.",
+    )
     description = (
         f"The encoder of the Transformer in {PAPER} as a language model: it fills in masked tokens of texts in "
         "{language}."
     )
     examples = ("twenty-<mask> = dreiundzwanzig", "This is a <mask>.")
-    scored_how = "For the scores, the model predicted 15 % of all tokens."
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         return MaskingCollator(tokenizer, seed)

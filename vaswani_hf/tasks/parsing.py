@@ -95,6 +95,28 @@ class ParsingTask(Task):
     outputs_file = TREES_FILE
     metrics = {"f1": "labelled bracketing F1"}
     test_scores = ("f1", "precision", "recall", "exact_match")
+    card_words = CardWords(
+        task_type="constituency-parsing",
+        task_name="Constituency parsing",
+        snippet=(
+            "from vaswani_hf.parsing import Parser\n\n"
+            'parser = Parser.from_pretrained("{repo_id}")\n'
+            "print(parser({example}))"
+        ),
+        snippet_note=(
+            "The trees are always well-formed and have exactly the words of the sentence. White space "
+            "separates words. Tokenize sentences as in the treebank, with punctuation marks as separate words."
+        ),
+        use_after_generated_corpus=(
+            "The model parses the sentences of a small grammar. The model shows how the package works, and has "
+            "no other use."
+        ),
+        work="The model parses sentence by sentence.",
+        warning="A tree can be well-formed and wrong. If a mistake can do harm, a person must check the tree.",
+        test_counts={"sentences": "sentences"},
+        scored_how="The scores compare labelled brackets by the rules of evalb.",
+        examples="trees",
+    )
 
     def load_split(self, data: TreebankData, split: str, seed: int) -> Dataset | None:
         if data.corpus:
@@ -155,45 +177,22 @@ class ParsingTask(Task):
         )
         return Scores(scores.as_json(), [line], trees_as_lines(trees))
 
-    def card_words(
-        self, record: DataRecord, data: TreebankData | None, test: dict[str, Any], repo_id: str
-    ) -> CardWords:
-        example = "the dog sees the cat ."
-        scores = []
-        if test.get("f1") is not None:
-            scores = [
-                f"F1 {test['f1']:.2f}, precision {test['precision']:.2f}, recall {test['recall']:.2f}",
-                f"exact match {test['exact_match']:.2f} %",
-            ]
-        return CardWords(
-            task_type="constituency-parsing",
-            task_name="Constituency parsing",
-            description=(
-                f"An encoder-decoder Transformer as in {PAPER} that gives sentences in {language_of(record)} "
-                "their constituency trees (Section 6.3)."
-            ),
-            example=example,
-            snippet=(
-                "from vaswani_hf.parsing import Parser\n\n"
-                f'parser = Parser.from_pretrained("{repo_id}")\n'
-                f'print(parser("{example}"))'
-            ),
-            snippet_note=(
-                "The trees are always well-formed and have exactly the words of the sentence. White space "
-                "separates words. Tokenize sentences as in the treebank, with punctuation marks as "
-                "separate words."
-            ),
-            use_after_generated_corpus=(
-                "The model parses the sentences of a small grammar. The model shows how the package works, "
-                "and has no other use."
-            ),
-            work="The model parses sentence by sentence.",
-            warning="A tree can be well-formed and wrong. If a mistake can do harm, a person must check the tree.",
-            scored=f"{test.get('sentences') or 0:,} sentences",
-            scored_how="The scores compare labelled brackets by the rules of evalb.",
-            scores=scores,
-            examples="trees",
+    def card_description(self, record: DataRecord, data: TreebankData | None) -> str:
+        return (
+            f"An encoder-decoder Transformer as in {PAPER} that gives sentences in {language_of(record)} their "
+            "constituency trees (Section 6.3)."
         )
+
+    def card_example(self, record: DataRecord, data: TreebankData | None) -> str:
+        return "the dog sees the cat ."
+
+    def card_scores(self, test: dict[str, Any]) -> list[str]:
+        if test.get("f1") is None:
+            return []
+        return [
+            f"F1 {test['f1']:.2f}, precision {test['precision']:.2f}, recall {test['recall']:.2f}",
+            f"exact match {test['exact_match']:.2f} %",
+        ]
 
 
 def _pair_of(tree: Tree) -> dict[str, str]:

@@ -252,6 +252,25 @@ class TranslationTask(Task):
     outputs_file = TRANSLATIONS_FILE
     metrics = {"bleu": "BLEU", "chrf": "chrF"}
     test_scores = ("bleu", "chrf", "exact_match")
+    card_words = CardWords(
+        task_type="translation",
+        task_name="Translation",
+        pipeline_tag="translation",
+        pipeline="translation",
+        is_translator=True,
+        use_after_generated_corpus=(
+            "The model translates English number words below one million into German number words. The model "
+            "shows how the package works, and has no other use."
+        ),
+        work="The model translates sentence by sentence.",
+        warning=(
+            "A translation can be fluent and wrong: words, names and numbers can be missing, added, or "
+            "changed. The training data were not filtered for offensive or one-sided content. If a mistake can "
+            "do harm, a person must check the translation."
+        ),
+        test_counts={"sentences": "sentences"},
+        examples="sentence pairs",
+    )
 
     def pin_data(self, data: TranslationData, earlier: TranslationData | None) -> TranslationData:
         pinned = pin_dataset(data, earlier)
@@ -406,35 +425,37 @@ class TranslationTask(Task):
             )
         return examples
 
-    def card_words(
-        self, record: DataRecord, data: TranslationData | None, test: dict[str, Any], repo_id: str
-    ) -> CardWords:
-        return CardWords(
-            task_type="translation",
-            task_name="Translation",
-            pipeline_tag="translation",
-            description=_description(record, data),
-            example=(
-                "four hundred and seventy-one thousand and five"
-                if data is not None and data.corpus
-                else _EXAMPLES.get(record.source_language or "", _ANY_EXAMPLE)
-            ),
-            pipeline="translation",
-            is_translator=True,
-            use_after_generated_corpus=(
-                "The model translates English number words below one million into German number words. The "
-                "model shows how the package works, and has no other use."
-            ),
-            work="The model translates sentence by sentence.",
-            warning=(
-                "A translation can be fluent and wrong: words, names and numbers can be missing, added, or "
-                "changed. The training data were not filtered for offensive or one-sided content. If a "
-                "mistake can do harm, a person must check the translation."
-            ),
-            scored=f"{test.get('sentences') or 0:,} sentences",
-            scores=_score_lines(test),
-            examples="sentence pairs",
+    def card_description(self, record: DataRecord, data: TranslationData | None) -> str:
+        source, target = record.source_language, record.target_language
+        if not source:
+            return (
+                f"An encoder-decoder Transformer as in {PAPER} for translation; the two languages are not "
+                "known."
+            )
+        description = (
+            f"An encoder-decoder Transformer as in {PAPER} that translates from `{source}` to `{target}`."
         )
+        if data is not None and data.both_directions:
+            description += f" It also translates from `{target}` to `{source}` if the text begins with "
+            description += f"`>>{source}<<` and a space."
+        return description
+
+    def card_example(self, record: DataRecord, data: TranslationData | None) -> str:
+        if data is not None and data.corpus:
+            return "four hundred and seventy-one thousand and five"
+        return _EXAMPLES.get(record.source_language or "", _ANY_EXAMPLE)
+
+    def card_scores(self, test: dict[str, Any]) -> list[str]:
+        if test.get("bleu") is None:
+            return []
+        lines = [
+            f"BLEU {test['bleu']:.2f} (`{test.get('bleu_signature')}`)",
+            f"chrF {test['chrf']:.2f} (`{test.get('chrf_signature')}`)",
+            f"exact match {test['exact_match']:.2f} %",
+        ]
+        if test.get("perplexity"):
+            lines.append(f"perplexity {test['perplexity']:.2f} per token")
+        return lines
 
 
 def _encoders(
@@ -509,31 +530,3 @@ def _scores_by_digits(
     return {
         str(digits): {**row, "held_out": 10**digits > SMALLEST_HELD_OUT} for digits, row in scores.items()
     }
-
-
-def _description(record: DataRecord, data: TranslationData | None) -> str:
-    source, target = record.source_language, record.target_language
-    if not source:
-        return (
-            f"An encoder-decoder Transformer as in {PAPER} for translation; the two languages are not known."
-        )
-    description = (
-        f"An encoder-decoder Transformer as in {PAPER} that translates from `{source}` to `{target}`."
-    )
-    if data is not None and data.both_directions:
-        description += f" It also translates from `{target}` to `{source}` if the text begins with "
-        description += f"`>>{source}<<` and a space."
-    return description
-
-
-def _score_lines(test: dict[str, Any]) -> list[str]:
-    if test.get("bleu") is None:
-        return []
-    lines = [
-        f"BLEU {test['bleu']:.2f} (`{test.get('bleu_signature')}`)",
-        f"chrF {test['chrf']:.2f} (`{test.get('chrf_signature')}`)",
-        f"exact match {test['exact_match']:.2f} %",
-    ]
-    if test.get("perplexity"):
-        lines.append(f"perplexity {test['perplexity']:.2f} per token")
-    return lines

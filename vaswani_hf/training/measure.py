@@ -4,27 +4,19 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
 
-from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.optimizers import OPTIMIZERS
-from ..optimization.section import AnyTraining
 from .batches import largest_part
 from .hardware import hardware_name, local_device, resolve_defaults
-from .planned_step import batch_shape, full_batch, loss_function
+from .planned_step import PlannedRun, batch_shape, full_batch, loss_function
 from .recipe_model import planned_model, prepare_for_training
 
 
-def measure_speed(
-    config: VaswaniConfig,
-    training: AnyTraining,
-    model_class: type[PreTrainedModel],
-    length: int,
-    seconds: float = 10.0,
-) -> tuple[float, str]:
+def measure_speed(run: PlannedRun, length: int, seconds: float = 10.0) -> tuple[float, str]:
     """Measure the speed of training steps for `seconds` seconds. Return the speed in target tokens per
     second, and the name of the hardware.
 
@@ -33,16 +25,17 @@ def measure_speed(
     time of the optimizer is measured once.
     """
     device = local_device()
-    training = resolve_defaults(training, None, planned_model(config, model_class), streams=False)
+    planned = planned_model(run.config, run.model_class)
+    training = resolve_defaults(run.training, None, planned, streams=False)
     torch.manual_seed(0)
-    model = model_class(config).to(device)
+    model = run.model_class(run.config).to(device)
     prepare_for_training(model, training)
     if training.torch_compile:
         model.compile()
     optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)
     loss = loss_function(model, training, device.type)
 
-    batch = _random_batch(config, training, length, device)
+    batch = _random_batch(replace(run, training=training), length, device)
 
     def compute_part() -> None:
         loss(batch).backward()
@@ -86,14 +79,13 @@ def _mean_seconds(compute: Callable[[], None], seconds: float) -> float:
     return elapsed / num_calls
 
 
-def _random_batch(
-    config: VaswaniConfig, training: AnyTraining, length: int, device: torch.device
-) -> dict[str, torch.Tensor]:
+def _random_batch(run: PlannedRun, length: int, device: torch.device) -> dict[str, torch.Tensor]:
     """Return a batch of random token ids without padding. On a CPU, the trainer divides large batches into
     parts, so return a batch with the size of one part.
     """
-    part = largest_part(training, config.d_model) if device.type == "cpu" else None
-    shape = batch_shape(training, length, part)
+    config = run.config
+    part = largest_part(run.training, config.d_model) if device.type == "cpu" else None
+    shape = batch_shape(run.training, length, part)
     # Use no ids below 4, because these ids are special tokens.
     source = torch.randint(4, config.vocab_size, (shape.rows, shape.source_length), device=device)
     labels = torch.randint(4, config.decoder_vocab_size, (shape.rows, shape.target_length), device=device)

@@ -19,8 +19,7 @@ from ..recipe.yaml_files import as_yaml, parse_yaml
 from ..settings.sections import SMALLEST_VOCABULARY
 from ..tasks import TASKS
 from .measure import measure_speed
-from .plan import step_seconds
-from .recipe_model import planned_config
+from .plan import planned_run, step_seconds
 
 # The largest number of sentence pairs from which `vaswani init` estimates the numbers of tokens.
 SAMPLE_SIZE = 20_000
@@ -223,10 +222,8 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
     corpus = _survey(pairs, size.vocab_size)
     body = f"output_dir: {_as_yaml(output_dir)}\nseed: 1\n{_sections(data, corpus, size)}"
     recipe = make_recipe(parse_yaml("recipe", body))
-    config = planned_config(recipe.model, recipe.tokenizer)
     length = min(corpus.mean_length, corpus.max_length)
-    model_class = TASKS["translation"].model_class
-    speed, hardware = measure_speed(config, recipe.training, model_class, length, seconds)
+    speed, hardware = measure_speed(planned_run(recipe), length, seconds)
     steps = recipe.training.max_steps
     assert steps is not None
     hours = steps * step_seconds(recipe.training, speed) / 3600

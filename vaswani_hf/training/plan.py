@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from transformers import PreTrainedModel
-
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.errors_vaswani import InvalidValueError
-from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.section import PAPER_TOKENS_PER_BATCH, AnyTraining, EncoderDecoderTraining
 from ..recipe.recipe import Recipe
 from ..settings.gpus import (
@@ -34,7 +31,7 @@ from ..settings.sections import ModelSettings
 from ..tasks import TASKS
 from .batches import largest_part
 from .measure import measure_speed
-from .planned_step import batch_shape
+from .planned_step import PlannedRun
 from .recipe_model import Parameters, parameters_by_part, planned_config, planned_model
 from .step_cost import StepCost, StepMemory, step_cost
 
@@ -43,11 +40,6 @@ MEAN_LENGTH = 32
 # The largest number of layers (both stacks together) that `vaswani plan` accepts, because `vaswani plan` runs
 # each layer. `vaswani plan` runs one encoder layer and one decoder layer in about 50 ms.
 MAX_LAYERS = 200
-_PAPER_TRAINING = EncoderDecoderTraining(
-    bf16=False,
-    source_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
-    target_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
-)
 GIB = 2**30
 
 
@@ -203,26 +195,26 @@ def plan_run(
     `measure=True` measures the speed on this machine. `price_per_hour` is the price of the hardware for one
     hour, in any currency. `mean_length` is the mean length of a sentence in tokens (default: `MEAN_LENGTH`).
     """
-    training = recipe.training
-    model_class = TASKS[recipe.task].model_class
-    config = planned_config(recipe.model, recipe.tokenizer)
+    run = planned_run(recipe)
+    config = run.config
+    training = run.training
     _refuse_unplannable(recipe.model, config)
     gpu = None if hardware is None else gpu_name(hardware)
     longest = recipe.data.max_length
     length = _mean_length(mean_length, longest)
 
-    on_accelerator = batch_cost(config, training, model_class, length)
-    of_longest = batch_cost(config, training, model_class, longest)
-    on_processor = _cost_on_processor(config, training, model_class, length, longest)
+    on_accelerator = step_cost(run, length)
+    of_longest = step_cost(run, longest)
+    on_processor = _cost_on_processor(run, length, longest)
     flops = PlannedFlops(
         mean_length=length,
         counted=counted_flops(on_accelerator, training),
-        paper=paper_flops(config, training, model_class, length, on_accelerator),
+        paper=paper_flops(run, length, on_accelerator),
         max_length=longest,
         counted_at_max_length=counted_flops(of_longest, training),
     )
     if measure:
-        measured, machine = measure_speed(config, training, model_class, length)
+        measured, machine = measure_speed(run, length)
         speed = _speed_by_tokens(measured, training, f", measured on {machine}")
     elif tokens_per_second is not None:
         speed = _speed_by_tokens(tokens_per_second, training)
@@ -235,7 +227,7 @@ def plan_run(
     return Plan(
         vocab_size=config.vocab_size,
         decoder_vocab_size=config.decoder_vocab_size or config.vocab_size,
-        parameters=parameters_by_part(planned_model(config, model_class)),
+        parameters=parameters_by_part(planned_model(config, run.model_class)),
         steps=steps,
         num_train_epochs=training.num_train_epochs,
         source_tokens=batches * training.source_tokens_per_batch if batches and has_source else None,
@@ -251,6 +243,28 @@ def plan_run(
     )
 
 
+def planned_run(recipe: Recipe) -> PlannedRun:
+    """Return the config, the training and the class of the model that a recipe describes."""
+    config = planned_config(recipe.model, recipe.tokenizer)
+    return PlannedRun(config, recipe.training, TASKS[recipe.task].model_class)
+
+
+def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
+    if names := model.bases():
+        raise InvalidValueError(
+            "`model.init_from` must be null, because a plan loads no other models, but is "
+            f"{' and '.join(names)}; give `--init_from null` and the config fields of the model."
+        )
+    # The config of a language model has two stacks of equal shape, but the model has one stack.
+    layers_by_stack = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
+    layers = sum(layers_by_stack[stack] for stack in model.stacks)
+    if layers > MAX_LAYERS:
+        raise InvalidValueError(
+            f"`vaswani plan` runs every layer and accepts at most {MAX_LAYERS} layers in both stacks "
+            f"together, but the model has {layers:,}; plan a smaller number of layers."
+        )
+
+
 def _mean_length(mean_length: int | None, longest: int) -> int:
     """Return the mean length of a sentence (tokens). `longest` is the length of the longest sentence."""
     if mean_length is not None and mean_length > longest:
@@ -260,22 +274,71 @@ def _mean_length(mean_length: int | None, longest: int) -> int:
     return min(mean_length or MEAN_LENGTH, longest)
 
 
-def _cost_on_processor(
-    config: VaswaniConfig,
-    training: AnyTraining,
-    model_class: type[PreTrainedModel],
-    length: int,
-    longest: int,
-) -> StepCost:
+def _cost_on_processor(run: PlannedRun, length: int, longest: int) -> StepCost:
     """Return the FLOPs and the memory of a batch on a CPU. If the trainer divides the batch, return the FLOPs
     and the memory of one part of the batch.
     """
-    largest = largest_part(training, config.d_model)
+    largest = largest_part(run.training, run.config.d_model)
     if largest is not None:
         # The trainer never divides a sentence between two parts of a batch. Therefore the maximum number of
         # positions in a part of a batch is at least the length of the longest sentence.
         largest = max(largest, longest)
-    return batch_cost(config, training, model_class, length, on_accelerator=False, largest_part=largest)
+    return step_cost(run, length, on_accelerator=False, largest_part=largest)
+
+
+def counted_flops(cost: StepCost, training: AnyTraining) -> Flops:
+    """Return the counted FLOPs of a step and of the run. `cost` contains the FLOPs of a batch and of an
+    optimizer step.
+    """
+    step = training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
+    return Flops(step=step, run=None if training.max_steps is None else training.max_steps * step)
+
+
+def paper_flops(run: PlannedRun, length: int, cost: StepCost) -> PaperFlops:
+    """Return the FLOPs of a step and of the run by the paper's method (Section 6.1). The FLOPs are the
+    estimated time, times the number of the paper's GPUs, times the FLOP/s of one GPU. `cost` is the cost of a
+    batch whose sentences have `length` tokens each.
+
+    The estimated time assumes as many FLOPs per second as in the paper's training of the base model or the
+    big model. Of the base model and the big model, the estimate uses the model whose FLOPs per step are
+    closer to the FLOPs per step of the run.
+    """
+    training = run.training
+    if training.gradient_checkpointing:
+        # Count the FLOPs without gradient checkpointing, because the paper does not use gradient
+        # checkpointing.
+        plain = dataclasses.replace(run, training=training.replace(gradient_checkpointing=False))
+        cost = step_cost(plain, length)
+    counted = counted_flops(cost, training).step
+    of_paper, seconds_of_paper = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / counted)))
+    seconds = seconds_of_paper * counted / of_paper
+    step = seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"]
+    total = None if training.max_steps is None else training.max_steps * step
+    return PaperFlops(seconds_of_a_step=seconds, step=step, run=total)
+
+
+@cache
+def _paper_steps(length: int) -> list[tuple[int, float]]:
+    """For the base model and the big model, return the number of FLOPs per step, and the seconds per step
+    that the paper reports (Section 5.2).
+    """
+    training = EncoderDecoderTraining(
+        bf16=False,
+        source_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
+        target_tokens_per_batch=PAPER_TOKENS_PER_BATCH,
+    )
+    base = PlannedRun(VaswaniConfig(), training)
+    big = PlannedRun(
+        VaswaniConfig(
+            d_model=1024,
+            encoder_attention_heads=16,
+            decoder_attention_heads=16,
+            encoder_ffn_dim=4096,
+            decoder_ffn_dim=4096,
+        ),
+        training,
+    )
+    return [(step_cost(base, length).batch_flops, 0.4), (step_cost(big, length).batch_flops, 1.0)]
 
 
 def step_seconds(training: AnyTraining, tokens_per_second: float) -> float:
@@ -335,101 +398,3 @@ def _price(hours: float | None, price_per_hour: float | None, name: str | None) 
     if hours is None or price_per_hour is None:
         return None
     return Price(total=hours * price_per_hour, per_hour=price_per_hour, source=source)
-
-
-def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
-    if names := model.bases():
-        raise InvalidValueError(
-            "`model.init_from` must be null, because a plan loads no other models, but is "
-            f"{' and '.join(names)}; give `--init_from null` and the config fields of the model."
-        )
-    layers = config.encoder_layers + config.decoder_layers
-    if layers > MAX_LAYERS:
-        raise InvalidValueError(
-            f"`vaswani plan` runs every layer and accepts at most {MAX_LAYERS} layers in both stacks "
-            f"together, but the model has {layers:,}; plan a smaller number of layers."
-        )
-
-
-def batch_cost(
-    config: VaswaniConfig,
-    training: AnyTraining,
-    model_class: type[PreTrainedModel],
-    length: int,
-    *,
-    on_accelerator: bool = True,
-    largest_part: int | None = None,
-) -> StepCost:
-    """Return the FLOPs and the memory of a training step with a full batch of sentences of `length` tokens.
-    If the trainer divides the batch into parts (`largest_part` is given), return the cost of one part.
-    """
-    return step_cost(
-        config,
-        training,
-        model_class,
-        batch_shape(training, length, largest_part),
-        on_accelerator=on_accelerator,
-        accumulates=largest_part is not None or training.gradient_accumulation_steps > 1,
-    )
-
-
-def counted_flops(cost: StepCost, training: AnyTraining) -> Flops:
-    """Return the counted FLOPs of a step and of the run. `cost` contains the FLOPs of a batch and of an
-    optimizer step.
-    """
-    step = training.gradient_accumulation_steps * cost.batch_flops + cost.optimizer_flops
-    return Flops(step=step, run=None if training.max_steps is None else training.max_steps * step)
-
-
-def paper_flops(
-    config: VaswaniConfig,
-    training: AnyTraining,
-    model_class: type[PreTrainedModel],
-    length: int,
-    cost: StepCost,
-) -> PaperFlops:
-    """Return the FLOPs of a step and of the run by the paper's method (Section 6.1). The FLOPs are the
-    estimated time, times the number of the paper's GPUs, times the FLOP/s of one GPU. `cost` is the cost of a
-    batch whose sentences have `length` tokens each.
-    """
-    if training.gradient_checkpointing:
-        # Count the FLOPs without gradient checkpointing, because the paper does not use gradient
-        # checkpointing.
-        cost = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)
-    seconds = paper_seconds(counted_flops(cost, training).step, length)
-    step = seconds * NUM_PAPER_GPUS * PAPER_GPUS["P100"]
-    run = None if training.max_steps is None else training.max_steps * step
-    return PaperFlops(seconds_of_a_step=seconds, step=step, run=run)
-
-
-def paper_seconds(flops: float, length: int) -> float:
-    """Return the estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0
-    s).
-
-    The estimate assumes as many FLOPs per second as in the paper's training of the base model or the big
-    model. Of the base model and the big model, the estimate uses the model whose FLOPs per step are closer to
-    `flops`. `flops` are the counted FLOPs of a step in which each sentence has `length` tokens.
-    """
-    reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
-    return seconds * flops / reference
-
-
-@cache
-def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """For the base model and the big model, return the number of FLOPs per step, and the seconds per step
-    that the paper reports.
-    """
-    base = VaswaniConfig()
-    big = VaswaniConfig(
-        d_model=1024,
-        encoder_attention_heads=16,
-        decoder_attention_heads=16,
-        encoder_ffn_dim=4096,
-        decoder_ffn_dim=4096,
-    )
-    return [(_batch_flops(base, length), 0.4), (_batch_flops(big, length), 1.0)]
-
-
-def _batch_flops(config: VaswaniConfig, length: int) -> int:
-    """Return the number of FLOPs for one batch of the paper's training, with sentences of `length` tokens."""
-    return batch_cost(config, _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops

@@ -1,5 +1,5 @@
-"""Defines the loss and the unpadded batch of the training step in `vaswani plan`. The step needs no Trainer
-and no corpus. step_cost.py counts the cost of the step, and measure.py measures its time.
+"""Defines a planned run, and the loss and the unpadded batch of the training step in `vaswani plan`. The step
+needs no Trainer and no corpus. step_cost.py counts the cost of the step, and measure.py measures its time.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,19 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """The model of a planned run, and the section `training` of its recipe."""
+
+    config: VaswaniConfig
+    training: AnyTraining
+    model_class: type[PreTrainedModel] = VaswaniForSeq2SeqLM
 
 
 def loss_function(

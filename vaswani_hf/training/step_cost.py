@@ -23,11 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from transformers import PreTrainedModel
 
-from ..model.configuration_vaswani import VaswaniConfig
 from ..optimization.optimizers import OPTIMIZERS
-from ..optimization.section import AnyTraining
 from .moving_average import MovingAverage
-from .planned_step import BatchShape, full_batch, loss_function
+from .planned_step import BatchShape, PlannedRun, batch_shape, full_batch, loss_function
 from .recipe_model import planned_model, prepare_for_training
 
 aten = torch.ops.aten
@@ -74,23 +72,18 @@ class StepCost:
 
 
 def step_cost(
-    config: VaswaniConfig,
-    training: AnyTraining,
-    model_class: type[PreTrainedModel],
-    shape: BatchShape,
-    *,
-    on_accelerator: bool,
-    accumulates: bool = False,
+    run: PlannedRun, length: int, *, on_accelerator: bool = True, largest_part: int | None = None
 ) -> StepCost:
-    """Run a training step without padding on fake tensors, and count its cost. If `on_accelerator` is true,
-    count the cost of the kernels for a GPU, otherwise of the kernels for a CPU. `accumulates` is True if the
-    gradients of earlier batches already exist.
+    """Run a training step on fake tensors, with a full batch of sentences of `length` tokens, and count its
+    cost. If the trainer divides the batch into parts (`largest_part` is given), count the cost of one part.
+    If `on_accelerator` is true, count the cost of the kernels for a GPU, otherwise of the kernels for a CPU.
     """
+    training = run.training
     with FakeTensorMode(), _Counter() as counter:
         kernels: contextlib.AbstractContextManager = contextlib.nullcontext()
         if on_accelerator:
             kernels = _AcceleratorKernels(torch.bfloat16 if training.bf16 is True else torch.float32)
-        model = _fake_model(config, training, model_class, kernels)
+        model = _fake_model(run, kernels)
         # Keep the moving average until the end of the step, as a real run does.
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
@@ -105,10 +98,12 @@ def step_cost(
         optimizer.step()
         optimizer_flops = counter.flops
         state = counter.now - weights - gradients
-        if not accumulates:
+        # Keep the gradients if the step has several batches or parts, because the gradients of the earlier
+        # batches or parts exist while the last one is computed.
+        if largest_part is None and training.gradient_accumulation_steps == 1:
             optimizer.zero_grad()
 
-        batch = _fake_batch(shape)
+        batch = _fake_batch(batch_shape(training, length, largest_part))
         before = counter.now
         counter.peak = before
         after_layers: list[int] = []
@@ -135,20 +130,15 @@ def step_cost(
     return StepCost(batch_flops=batch_flops, optimizer_flops=optimizer_flops, memory=memory)
 
 
-def _fake_model(
-    config: VaswaniConfig,
-    training: AnyTraining,
-    model_class: type[PreTrainedModel],
-    kernels: contextlib.AbstractContextManager,
-) -> PreTrainedModel:
+def _fake_model(run: PlannedRun, kernels: contextlib.AbstractContextManager) -> PreTrainedModel:
     """Return a model with fake weights. The backward pass computes checkpointed layers again in the context
     `kernels`.
     """
-    model = planned_model(copy.deepcopy(config), model_class)
+    model = planned_model(copy.deepcopy(run.config), run.model_class)
     weights = {name: torch.empty(weight.shape, device="cpu") for name, weight in model.named_parameters()}
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
-    prepare_for_training(model, training, recomputation=kernels)
+    prepare_for_training(model, run.training, recomputation=kernels)
     return model
 
 
