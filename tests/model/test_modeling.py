@@ -21,6 +21,7 @@ from vaswani_hf import (
     VaswaniForSeq2SeqLM,
     VaswaniModel,
 )
+from vaswani_hf.model import modeling_vaswani
 from vaswani_hf.model.attention_vaswani import eager_attention_forward
 from vaswani_hf.model.loss_vaswani import dropout
 from vaswani_hf.model.modeling_vaswani import sinusoids
@@ -153,7 +154,7 @@ class HalvedReference(Reference):
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_dropout_is_where_the_paper_has_it(monkeypatch, norm_position):
     model = tiny_model(dropout=0.5, norm_position=norm_position).train()
-    monkeypatch.setattr(nn.functional, "dropout", lambda x, p, training: x * (1 - p) if training else x)
+    monkeypatch.setattr(modeling_vaswani, "dropout", lambda x, p, training: x * (1 - p) if training else x)
     source_ids, labels = PAIRS[0]
     target_ids = [0, *labels[:-1]]
     logits = model(input_ids=pad([source_ids]), decoder_input_ids=pad([target_ids])).logits[0]

@@ -7,6 +7,7 @@ In shapes, S is the number of source tokens, T the number of target tokens, and 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids,
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import Request
-from ..model.segment_search_vaswani import batches_by_length
+from ..model.segment_search_vaswani import map_batches
 from ..model.text_rules_vaswani import target_word_indices
 from ..model.translations_vaswani import Translation
 from ..model.translator_vaswani import BaseTranslator
@@ -114,14 +115,10 @@ class _Explainer:
 
     def _search(self, segments: list[Segment], **arguments: Any) -> list[Hypothesis]:
         """Return the best hypothesis of each segment."""
-        best: dict[int, Hypothesis] = {}
-        sizes = [range(len(segment.token_ids) + len(segment.prefix)) for segment in segments]
-        for batch in batches_by_length(sizes, self.options.tokens_per_batch):
-            of_batch = [segments[i] for i in batch]
-            found = self.backend.search(of_batch, True, **self.options.generate, **arguments)
-            for i, hypotheses in zip(batch, found, strict=True):
-                best[i] = hypotheses[0]
-        return [best[i] for i in range(len(segments))]
+        token_ids = [segment.token_ids + segment.prefix for segment in segments]
+        search = partial(self.backend.search, with_attention=True, **self.options.generate, **arguments)
+        found = map_batches(search, segments, token_ids, self.options.tokens_per_batch)
+        return [hypotheses[0] for hypotheses in found]
 
     def _scored(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         """Return the hypotheses as translations with scores and log-probabilities."""

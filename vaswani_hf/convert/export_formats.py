@@ -21,7 +21,7 @@ from ..checkpoint.tokenizers import Tokenizers
 from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import BEAM_SEARCH_SETTINGS, NEUTRAL_SETTINGS
-from ..model.segment_search_vaswani import batches_by_length
+from ..model.segment_search_vaswani import map_batches
 from ..model.translator_vaswani import BaseTranslator
 from ..settings.sections import TRAINING_ONLY_FIELDS
 
@@ -184,15 +184,14 @@ class TranslatorEngine(Engine):
         """Return a translator for the exported model in `folder`."""
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
-        lengths = [[*source, *target] for source, target in zip(source_ids, target_ids, strict=True)]
-        rows: list[list[float]] = [[] for _ in lengths]
-        for batch in batches_by_length(lengths, _TOKENS_PER_BATCH):
-            segments = [Segment("", source_ids[i]) for i in batch]
-            hypotheses = [Hypothesis(target_ids[i]) for i in batch]
-            scored = self.translator.backend.score(segments, hypotheses, 0)
-            for i, (log_probs, _) in zip(batch, scored, strict=True):
-                rows[i] = log_probs
-        return rows
+        def score(batch: list[tuple[list[int], list[int]]]) -> list[tuple[list[float], Any]]:
+            segments = [Segment("", source) for source, _ in batch]
+            hypotheses = [Hypothesis(target) for _, target in batch]
+            return self.translator.backend.score(segments, hypotheses, 0)
+
+        pairs = list(zip(source_ids, target_ids, strict=True))
+        lengths = [source + target for source, target in pairs]
+        return [log_probs for log_probs, _ in map_batches(score, pairs, lengths, _TOKENS_PER_BATCH)]
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         return list(self.translator.translate(texts, num_beams=num_beams, **self.search))

@@ -50,7 +50,7 @@ from ..model.inputs_vaswani import BEAM_SEARCH_SETTINGS, LENGTH_SETTINGS
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.precedence_vaswani import DEFAULT_SEARCH
-from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH, NO_LIMIT
+from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH, token_limits
 from .comparison import largest_difference, report, sample_batch
 from .export_formats import (
     SCORE_PER_TOKEN,
@@ -175,8 +175,7 @@ def _search_options(
         )
     longest = model_config.position_table_size
     if longest is None:
-        lengths = [tokenizer.model_max_length for tokenizer in tokenizers]
-        longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < NO_LIMIT)])
+        longest = max([DEFAULT_MAX_LENGTH, *token_limits(tokenizers)])
     factor = getattr(config, "max_length_a", None) or 0.0
     if not factor or getattr(config, "max_length_b", None):
         factor = max(factor, _LENGTH_FACTOR)

@@ -12,7 +12,7 @@ from ..model.attention_vaswani import GeneralAttention, VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.length_limits_vaswani import PAPER_LIMIT, max_new_tokens_of
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH, NO_LIMIT
+from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH, token_limits
 from .export_formats import Limit, one_of
 
 # In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.
@@ -94,8 +94,7 @@ def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
     if model.config.position_table_size is not None:
         return model.config.position_table_size
     config = model.generation_config
-    lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < NO_LIMIT]
-    longest = max(lengths, default=DEFAULT_MAX_LENGTH)
+    longest = max(token_limits(tokenizers or ()), default=DEFAULT_MAX_LENGTH)
     # Count the start token as an output token, because the decoder also reads the start token.
     longest_output = max_new_tokens_of(config, longest, prompt_length=0)
     return max(SMALLEST_TABLE, longest + EXTRA_TOKENS, longest_output)

@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from ..checkpoint.files import CONFIG_FILE, read_json_object
-from ..model.segment_search_vaswani import batches_by_length
+from ..model.segment_search_vaswani import batches_by_length, map_batches
 from .export_formats import Engine
 from .onnx_engine import OnnxGraph
 
@@ -82,20 +82,22 @@ class TransformersJsEngine(Engine):
         return cache
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
-        rows: list[list[float]] = [[] for _ in source_ids]
-        for numbers in batches_by_length(source_ids, _TOKENS_PER_BATCH, self._batch_size):
-            sources = [torch.tensor(source_ids[i]) for i in numbers]
-            targets = [torch.tensor(target_ids[i]) for i in numbers]
-            inputs = [torch.cat((torch.tensor([self._start]), ids[:-1])) for ids in targets]
-            batch = {
-                "input_ids": pad_sequence(sources, batch_first=True, padding_value=self._pad),
-                "attention_mask": pad_sequence([torch.ones_like(ids) for ids in sources], batch_first=True),
-                "decoder_input_ids": pad_sequence(inputs, batch_first=True, padding_value=self._pad),
-            }
-            log_probs = self.logits(batch).log_softmax(dim=-1)
-            for i, row, ids in zip(numbers, log_probs, targets, strict=True):
-                rows[i] = row[torch.arange(len(ids)), ids].tolist()
-        return rows
+        pairs = list(zip(source_ids, target_ids, strict=True))
+        return map_batches(self._score, pairs, source_ids, _TOKENS_PER_BATCH, self._batch_size)
+
+    def _score(self, pairs: list[tuple[list[int], list[int]]]) -> list[list[float]]:
+        sources = [torch.tensor(source) for source, _ in pairs]
+        targets = [torch.tensor(target) for _, target in pairs]
+        inputs = [torch.cat((torch.tensor([self._start]), ids[:-1])) for ids in targets]
+        batch = {
+            "input_ids": pad_sequence(sources, batch_first=True, padding_value=self._pad),
+            "attention_mask": pad_sequence([torch.ones_like(ids) for ids in sources], batch_first=True),
+            "decoder_input_ids": pad_sequence(inputs, batch_first=True, padding_value=self._pad),
+        }
+        log_probs = self.logits(batch).log_softmax(dim=-1)
+        return [
+            row[torch.arange(len(ids)), ids].tolist() for row, ids in zip(log_probs, targets, strict=True)
+        ]
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """Translate texts in Node.js with greedy search. `num_beams` has no effect."""

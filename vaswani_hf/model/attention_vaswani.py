@@ -36,7 +36,6 @@ the number of heads, D the model width and K the width of the keys of a head.
 # mypy: disable-error-code="arg-type,union-attr"
 
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +48,7 @@ from .configuration_vaswani import VaswaniConfig
 from .errors_vaswani import InvalidValueError
 from .extension_vaswani import ATTENTIONS
 from .fast_path_vaswani import are_plain, class_permits_fast_path, fast_path, permits_fast_path
-from .masks_vaswani import Blocks, LocalMask, in_window
+from .masks_vaswani import Blocks, LocalMask, Window
 
 
 def eager_attention_forward(
@@ -114,7 +113,7 @@ class VaswaniAttention(nn.Module):
         self.scaling = factors.get(config.score_of(is_cross), self.d_k**-0.5)
         self.window = None if is_cross else config.windows_of(is_causal)[layer_idx]
         if self.window is not None:
-            self.local_mask = partial(in_window, self.window, self.local_mask)
+            self.local_mask = Window(self.window, self.local_mask)
         self.attention_dropout = config.attention_dropout
         bias = config.attention_bias
         self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=bias)

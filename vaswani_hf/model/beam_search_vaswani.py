@@ -49,7 +49,7 @@ from transformers.generation import (
 
 from .beams_vaswani import EXCLUDED_SCORE, Beams, Candidates, FinishedTranslations, exists, rank_ended_last
 from .decoding_vaswani import Decoder, RowDecoder, TreeAttentionDecoder, TreeKVCache
-from .fast_path_vaswani import needs_sync
+from .fast_path_vaswani import DelayedValues, needs_sync
 from .search_errors_vaswani import NotFiniteError
 from .search_strategies_vaswani import (
     EarlyStopping,
@@ -366,18 +366,16 @@ class BeamSearch:
 
 @dataclass(frozen=True)
 class StepValues:
-    """The numbers that the CPU needs after a search step. One transfer copies `values` to the CPU."""
+    """The numbers that the CPU needs after a search step."""
 
     # [2 + len(trees)] float32: the sum of `log_probs`, the number of sentences whose search continues, and
     # `num_living` for each key-value cache in `trees`.
-    values: torch.Tensor
+    values: DelayedValues
     trees: list[TreeKVCache]
     # The log-probability of one fixed token of the vocabulary, [N, K] (in the first step [N, 1]).
     log_probs: torch.Tensor
     sentences: torch.Tensor  # [N] int64, the indices of the sentences
     is_open: torch.Tensor  # [N] bool, True if the sentence accepted finished translations before the step
-    # On a GPU, the CUDA event that completes when `values` have been copied to the CPU. On a CPU, None.
-    copied: torch.cuda.Event | None
 
 
 class StepReader:
@@ -413,14 +411,12 @@ class StepReader:
         """
         trees = [tree for tree in self.trees if tree.is_nearly_full]
         living = [tree.living().sum(dim=1).max() for tree in trees]
-        values = torch.stack((log_probs.sum(), continues.sum(), *living))
+        values = DelayedValues(torch.stack((log_probs.sum(), continues.sum(), *living)))
+        step = StepValues(values, trees, log_probs, sentences, is_open)
         if not self.is_late:
-            return self._use(StepValues(values, trees, log_probs, sentences, is_open, copied=None))
-        # Pass `non_blocking=True`, so that the GPU and the CPU continue during the copy to pinned memory.
-        on_cpu = values.to("cpu", non_blocking=True)
-        copied = torch.cuda.current_stream(values.device).record_event() if values.is_cuda else None
+            return self._use(step)
         previous = self.pending
-        self.pending = StepValues(on_cpu, trees, log_probs, sentences, is_open, copied)
+        self.pending = step
         return len(sentences) if previous is None else self._use(previous)
 
     def finish(self) -> None:
@@ -434,8 +430,6 @@ class StepReader:
         """Check for NaN, set `num_living` of each key-value cache, and return the number of sentences whose
         search continues.
         """
-        if step.copied is not None:
-            step.copied.synchronize()
         log_prob_sum, num_continuing, *living = step.values.tolist()
         if math.isnan(log_prob_sum) and self.refuses_nan:
             is_broken = step.log_probs.isnan().any(dim=1) & step.is_open

@@ -27,6 +27,25 @@ def needs_sync(tensor: torch.Tensor) -> bool:
     return tensor.device.type in QUEUING_DEVICES
 
 
+class DelayedValues:
+    """Copies a tensor from a GPU to the CPU. The CPU waits for the GPU only in the method `tolist`."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+        # On a GPU, the CUDA event that completes when the tensor has been copied to the CPU, else None.
+        self.copied: torch.cuda.Event | None = None
+        if tensor.is_cuda:
+            # With `non_blocking=True`, PyTorch copies the tensor to pinned memory.
+            self.tensor = tensor.to("cpu", non_blocking=True)
+            self.copied = torch.cuda.current_stream(tensor.device).record_event()
+
+    def tolist(self) -> list[Any]:
+        """Wait until the copy is complete, and return the values of the tensor."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.tensor.tolist()
+
+
 def fast_path(*methods: str) -> Callable[[type], type]:
     """Return a class decorator that marks the methods with the names `methods` as replaceable. Faster code
     can replace a marked method, unless a subclass overrides the method.

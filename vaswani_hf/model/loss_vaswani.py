@@ -33,18 +33,14 @@ EXCLUDED_LOGIT = -1e3
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK_ON_CPU = 384
 
-# If a program, such as a test, has replaced `nn.functional.dropout`, `dropout` calls the replacement.
-_DROPOUT = nn.functional.dropout
-
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """Dropout (Section 5.4). On a CPU, `dropout` draws the mask in a quarter of PyTorch's time, because one
     draw of 64 random bits serves four elements. With 16 random bits per element, the dropout rate `p` is
     rounded to a multiple of 1/65,536. The random numbers come from PyTorch's generator.
     """
-    is_replaced = nn.functional.dropout is not _DROPOUT
     is_active = training and 0 < p < 1
-    if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
+    if not is_active or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
     # Use 16 random bits to decide whether an element is dropped. A draw of 64 bits serves four elements, and
     # takes no longer than a draw of fewer bits.

@@ -87,7 +87,7 @@ def self_attention_masks(
     masks = []
     for attention, implementation in zip(attentions, implementations, strict=True):
         # Layers with the same attention implementation and the same window share one mask.
-        kind = (implementation, _kind_of(attention.local_mask))
+        kind = (implementation, attention.local_mask)
         if kind not in made:
             made[kind] = _self_attention_mask(
                 attention, implementation, inputs_embeds, attention_mask, cache, is_recorded
@@ -134,11 +134,6 @@ def cross_attention_masks(
 
 def _implementations(attentions: Sequence[Any], is_recorded: bool) -> list[str]:
     return ["eager" if is_recorded else attention.implementation for attention in attentions]
-
-
-def _kind_of(local_mask: LocalMask | None) -> Any:
-    """Return a dict key that is equal for local masks with the same window."""
-    return getattr(local_mask, "args", local_mask)
 
 
 def _must_not_read(
@@ -260,12 +255,18 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 # Attention windows (Section 4 of the paper)
 
 
-def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return True where the query is at most `window` tokens from the key. If the mask `own` is given, the
-    result is True only where `own` is also True.
+@dataclass(frozen=True)
+class Window:
+    """A `LocalMask` that is True where the query is at most `size` tokens from the key. If the mask `own` is
+    given, the result is True only where `own` is also True.
     """
-    near = (query - key).abs() <= window
-    return near if own is None else near & own(query, key)
+
+    size: int
+    own: LocalMask | None
+
+    def __call__(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        near = (query - key).abs() <= self.size
+        return near if self.own is None else near & self.own(query, key)
 
 
 @dataclass
@@ -430,15 +431,14 @@ def tree_masks(
     """Return an additive mask [N, 1, T, M] for each layer. T is the number of queries, and M the number of
     tokens in the `TreeKVCache`.
     """
-    made: dict[Any, torch.Tensor] = {None: mask[:, None]}
+    made: dict[LocalMask | None, torch.Tensor] = {None: mask[:, None]}
     masks = []
     for attention in attentions:
         allowed = attention.local_mask if key_positions is not None else None
-        kind = _kind_of(allowed)
-        if kind not in made and allowed is not None and key_positions is not None:
+        if allowed not in made and allowed is not None and key_positions is not None:
             near = allowed(query_positions[:, :, None], key_positions[:, None])  # [N, T, M]
             # Use `masked_fill` instead of the sum of two masks, because the lowest finite number plus itself
             # is -inf.
-            made[kind] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
-        masks.append(made[kind])
+            made[allowed] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
+        masks.append(made[allowed])
     return masks

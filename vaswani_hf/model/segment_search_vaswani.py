@@ -4,10 +4,11 @@ translator_vaswani.
 This file is saved with every checkpoint because the translator translates segments with this file.
 """
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from .backend_vaswani import Backend, Hypothesis, Segment
 from .inputs_vaswani import TranslationOptions, validate_search_fields
@@ -15,6 +16,9 @@ from .phrases_vaswani import contains, repeated_ngram
 from .precedence_vaswani import config_of_call
 from .text_rules_vaswani import is_loop, ngram_size_without_loops
 from .translations_vaswani import ALIGNMENT_LAYERS, Translation, scored_translation
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class SegmentSearch:
@@ -40,15 +44,13 @@ class SegmentSearch:
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
         """Step 4: run the search. Return the hypotheses of each segment, best first."""
-        hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
         token_ids = [segment.token_ids for segment in segments]
-        for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
-            found = self.backend.search([segments[i] for i in batch], options.is_scored, **options.generate)
-            for i, of_segment in zip(batch, found, strict=True):
-                for hypothesis in of_segment:
-                    hypothesis.text = self.decode(hypothesis, segments[i], options)
-                    hypothesis.unmet_phrases = _unmet_phrases(segments[i], hypothesis)
-                hypotheses[i] = of_segment
+        search = partial(self.backend.search, with_attention=options.is_scored, **options.generate)
+        hypotheses = map_batches(search, segments, token_ids, options.tokens_per_batch, options.batch_size)
+        for segment, of_segment in zip(segments, hypotheses, strict=True):
+            for hypothesis in of_segment:
+                hypothesis.text = self.decode(hypothesis, segment, options)
+                hypothesis.unmet_phrases = _unmet_phrases(segment, hypothesis)
         return hypotheses
 
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
@@ -89,23 +91,19 @@ class SegmentSearch:
         pairs: list[tuple[Segment, Hypothesis]] = []
         for segment, of_segment in zip(segments, hypotheses, strict=True):
             pairs += [(segment, hypothesis) for hypothesis in of_segment]
-        token_ids = [segment.token_ids + hypothesis.token_ids for segment, hypothesis in pairs]
-        scored: dict[int, Translation] = {}
-        for batch in batches_by_length(token_ids, 2 * options.tokens_per_batch, options.batch_size):
-            of_batch = [pairs[i] for i in batch]
-            scores = self.backend.score(
-                [pair[0] for pair in of_batch],
-                [pair[1] for pair in of_batch],
-                num_layers,
-                **options.generate,
-            )
-            for i, (log_probs, attention) in zip(batch, scores, strict=True):
-                segment, hypothesis = pairs[i]
+
+        def score_batch(batch: list[tuple[Segment, Hypothesis]]) -> Iterator[Translation]:
+            of_batch = [pair[0] for pair in batch], [pair[1] for pair in batch]
+            scores = self.backend.score(*of_batch, num_layers, **options.generate)
+            for (segment, hypothesis), (log_probs, attention) in zip(batch, scores, strict=True):
                 words = segment.words if options.return_alignments else None
-                scored[i] = scored_translation(
+                yield scored_translation(
                     hypothesis, log_probs, attention, words, self.target_tokenizer, config
                 )
-        in_order = iter([scored[i] for i in range(len(pairs))])
+
+        token_ids = [segment.token_ids + hypothesis.token_ids for segment, hypothesis in pairs]
+        scored = map_batches(score_batch, pairs, token_ids, 2 * options.tokens_per_batch, options.batch_size)
+        in_order = iter(scored)
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
 
 
@@ -120,6 +118,23 @@ def batches_by_length(
     for i in longest_first:
         size = max(1, tokens_per_batch // max(1, len(pieces[i])))
         yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
+
+
+def map_batches(
+    compute: Callable[[list[T]], Iterable[R]],
+    items: Sequence[T],
+    pieces: Sequence[Sized],
+    tokens_per_batch: int,
+    batch_size: int | None = None,
+) -> list[R]:
+    """Divide `items` into batches, and return the result for each item, in the order of `items`. `compute`
+    returns one result for each item of a batch. `pieces` contains the sequence of each item, from which
+    `batches_by_length` creates the batches.
+    """
+    results: dict[int, R] = {}
+    for batch in batches_by_length(pieces, tokens_per_batch, batch_size):
+        results.update(zip(batch, compute([items[i] for i in batch]), strict=True))
+    return [results[i] for i in range(len(items))]
 
 
 def _without_scores(hypotheses: list[Hypothesis]) -> list[Translation]:

@@ -36,6 +36,12 @@ DEFAULT_MAX_LENGTH = 1024
 NO_LIMIT = 10**6
 
 
+def token_limits(tokenizers: Iterable[Any]) -> list[int]:
+    """Return the maximum number of tokens of each tokenizer that has a limit."""
+    limits = [tokenizer.model_max_length for tokenizer in tokenizers]
+    return [limit for limit in limits if limit < NO_LIMIT]
+
+
 class SegmentTokenizer:
     """Tokenizes source texts with the tokenizer of the source language.
 
@@ -252,8 +258,8 @@ class Segmenter:
         """The maximum number of tokens in a segment."""
         if not self.backend.is_vaswani:
             return NO_LIMIT
-        limits: list[Any] = [self.tokenizer.tokenizer.model_max_length, self.backend.max_positions]
-        return min((limit for limit in limits if limit < NO_LIMIT), default=DEFAULT_MAX_LENGTH)
+        longest: Any = min([*token_limits([self.tokenizer.tokenizer]), self.backend.max_positions])
+        return longest if longest < NO_LIMIT else DEFAULT_MAX_LENGTH
 
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions

@@ -386,8 +386,8 @@ def evaluate_texts(
     *,
     tokens_per_batch: int = 4096,
 ) -> TextScores:
-    """Return the scores of a language model on `texts`. Empty texts, and texts that are too long for the
-    model, are left out.
+    """Return the scores of a language model on `texts`. `model` must be in eval mode. Empty texts, and texts
+    that are too long for the model, are left out.
 
     A causal model predicts each token and `</s>`. A masked language model predicts 15 % of the tokens. Every
     evaluation masks the same tokens.
@@ -399,8 +399,6 @@ def evaluate_texts(
     tokens = 0
     num_bytes = 0
     num_texts = 0
-    was_training = model.training
-    model.eval()
     for batch, of_batch in _batches(task, model, tokenizer, texts, tokens_per_batch):
         batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
         outputs = model(**batch, num_items_in_batch=1)
@@ -412,7 +410,6 @@ def evaluate_texts(
         # Count one additional byte (a line feed) for the end of each text, because a causal model also
         # predicts the end of the text.
         num_bytes += sum(len(text.encode()) + 1 for text in of_batch)
-    model.train(was_training)
     if not tokens:
         raise ValueError("There must be at least one text to evaluate, but there is none.")
     if not math.isfinite(nats):

@@ -18,6 +18,7 @@ from transformers import TrainerCallback, TrainerControl
 from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
 from ..checkpoint.manifest import metadata_of
 from ..messages import say
+from ..model.fast_path_vaswani import DelayedValues
 from ..optimization.section import AnyTraining
 from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
 from .losses import DivergenceDetector
@@ -147,10 +148,8 @@ class StopCallback(TrainerCallback):
         self.trainer = trainer
         self.checkpoint = checkpoint
         # A queue of the sums that the callback has not read yet. Each sum adds the values of all processes.
-        # Each entry contains the step, the tensor [3] of the sums that `_send` computes, and a CUDA event.
-        # The CUDA event completes when the sums have been copied to the CPU. On a CPU, each entry of the
-        # queue contains None instead of a CUDA event.
-        self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
+        # Each entry contains the step, and the values [3] of the sums that `_send` computes.
+        self.pending: deque[tuple[int, DelayedValues]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Create the detector. If a signal prevented the validation of the checkpoint, validate now."""
@@ -178,9 +177,7 @@ class StopCallback(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs) -> None:
         self._send(state.global_step)
         while self.pending and (self._can_be_read() or self._must_be_read(control)):
-            step, numbers, arrival = self.pending.popleft()
-            if arrival is not None:
-                arrival.synchronize()
+            step, numbers = self.pending.popleft()
             is_not_finite, loss, signals = numbers.tolist()
             if is_not_finite:
                 self._end(f"The loss or the gradient of step {step:,} is not finite", step)
@@ -199,8 +196,8 @@ class StopCallback(TrainerCallback):
 
     def _can_be_read(self) -> bool:
         """Return True if the CPU can read the first entry of `pending` without waiting for the GPU."""
-        _, _, arrival = self.pending[0]
-        return len(self.pending) > 1 or arrival is None
+        _, numbers = self.pending[0]
+        return len(self.pending) > 1 or numbers.copied is None
 
     def _must_be_read(self, control: TrainerControl) -> bool:
         return (
@@ -221,12 +218,7 @@ class StopCallback(TrainerCallback):
         numbers = torch.cat([losses, received])  # [3]
         if self.trainer.args.world_size > 1:
             dist.all_reduce(numbers)
-        arrival = None
-        if numbers.is_cuda:
-            numbers = numbers.to("cpu", non_blocking=True)
-            arrival = torch.cuda.Event()
-            arrival.record()
-        self.pending.append((step, numbers, arrival))
+        self.pending.append((step, DelayedValues(numbers)))
 
 
 class EarlyStoppingCallback(TrainerCallback):

@@ -65,7 +65,7 @@ from ..model.search_strategies_vaswani import (
     highest_reachable_score,
     penalized_score,
 )
-from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH, NO_LIMIT
+from ..model.segmenter_vaswani import DEFAULT_MAX_LENGTH, token_limits
 from ..version import install_command
 from .calibration import load_calibration
 from .ctranslate2_files import CTranslate2Files
@@ -165,7 +165,7 @@ class CTranslate2Backend:
         # Like `generate`, ignore an entry of `bad_words_ids` that consists only of `</s>`.
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
         self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
-        has_limit = self.source_tokenizer.model_max_length < NO_LIMIT
+        has_limit = bool(token_limits([self.source_tokenizer]))
         self.max_positions = (
             self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
         )
