@@ -57,7 +57,7 @@ test-all: install
 # that Chromium is not installed.
 test-browser: install
 	$(BIN)/$(INSTALL) --constraint constraints.txt playwright
-	$(BIN)/python -m pytest $(WORKERS) -rs tests/browser tests/demo
+	$(BIN)/python -m pytest $(WORKERS) tests/browser tests/demo
 
 # Runs tests with the oldest versions that pyproject.toml allows, in a separate environment. The tests cover
 # whole runs, killed and resumed runs, damaged runs, and private names.
@@ -79,7 +79,7 @@ contract: install
 		$(BIN)/pip download --quiet --no-deps --no-binary :all: --dest build \
 		transformers==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("transformers"))') && \
 		tar xzf build/transformers-*.tar.gz -C build && mv build/transformers-*/ build/transformers; }
-	TRANSFORMERS_SOURCE=$(CURDIR)/build/transformers $(BIN)/python -m pytest $(WORKERS) -W ignore tests/model/test_contract.py
+	TRANSFORMERS_SOURCE='$(CURDIR)/build/transformers' $(BIN)/python -m pytest $(WORKERS) -W ignore tests/model/test_contract.py
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
