@@ -57,7 +57,7 @@ test-all: install
 # that Chromium is not installed.
 test-browser: install
 	$(BIN)/$(INSTALL) --constraint constraints.txt playwright
-	$(BIN)/python -m pytest $(WORKERS) -rs tests/browser tests/demo
+	$(BIN)/python -m pytest $(WORKERS) tests/browser tests/demo
 
 # Runs tests with the oldest versions that pyproject.toml allows, in a separate environment. The tests cover
 # whole runs, killed and resumed runs, damaged runs, and private names. Use Python 3.11 or 3.12, because some of
@@ -80,7 +80,7 @@ contract: install
 	{ test -d build/transformers-$$version || { mkdir -p build && \
 		$(BIN)/pip download --quiet --no-deps --no-binary :all: --dest build transformers==$$version && \
 		tar xzf build/transformers-$$version.tar.gz -C build; }; } && \
-	TRANSFORMERS_SOURCE=$(CURDIR)/build/transformers-$$version $(BIN)/python -m pytest $(WORKERS) -W ignore tests/model/test_contract.py
+	TRANSFORMERS_SOURCE="$(CURDIR)/build/transformers-$$version" $(BIN)/python -m pytest $(WORKERS) -W ignore tests/model/test_contract.py
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -1,9 +1,7 @@
 """Rules that ruff, mypy and import-linter cannot check: docstrings, hidden calls, imports, lists."""
 
 import ast
-import importlib
 import inspect
-import pkgutil
 import re
 import subprocess
 import sys
@@ -11,12 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-import vaswani_hf
+from test_packaging import tracked_files
+from test_private_names import modules
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "vaswani_hf"
-FILES = sorted(PACKAGE.rglob("*.py")) + sorted((ROOT / "scripts").rglob("*.py"))
 TRAVELLERS = sorted((PACKAGE / "model").glob("*_vaswani.py"))
 
 
@@ -32,13 +29,13 @@ def trees() -> dict[str, ast.Module]:
 def test_public_methods_have_docstrings():
     """An override may inherit the docstring. ruff (D101, D103) checks classes and functions."""
     silent = []
-    for info in pkgutil.walk_packages(vaswani_hf.__path__, "vaswani_hf."):
-        for name, thing in vars(importlib.import_module(info.name)).items():
-            if not inspect.isclass(thing) or thing.__module__ != info.name or name.startswith("_"):
+    for module in modules():
+        for name, thing in vars(module).items():
+            if not inspect.isclass(thing) or thing.__module__ != module.__name__ or name.startswith("_"):
                 continue
             methods = {key for key, value in vars(thing).items() if inspect.isfunction(value)}
             silent += [
-                f"{info.name}.{name}.{method}"
+                f"{module.__name__}.{name}.{method}"
                 for method in methods
                 if not method.startswith("_") and not inspect.getdoc(getattr(thing, method))
             ]
@@ -131,4 +128,5 @@ def test_the_map_of_contributing_names_every_file():
         folders = [*folders[:depth], name]
         mapped.add("/".join(folders))
     assert all((ROOT / name).exists() for name in mapped)
-    assert {path.relative_to(ROOT).as_posix() for path in FILES if path.name != "__init__.py"} <= mapped
+    files = {path.as_posix() for path in tracked_files() if path.parts[0] in ("vaswani_hf", "scripts")}
+    assert {path for path in files if path.endswith(".py") and not path.endswith("__init__.py")} <= mapped

@@ -24,7 +24,15 @@ ROOT = Path(__file__).parents[1]
 
 @cache
 def tracked_files() -> list[Path]:
-    """The files of the repository, without what tools and runs have written."""
+    """The files of the repository, without what tools and runs have written.
+
+    The source distribution and a copy without git have all files that .gitignore does not name.
+    """
+    if shutil.which("git"):
+        command = ["git", "ls-files", "-z"]
+        names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split("\0")
+        if tracked := [Path(name) for name in names if (ROOT / name).is_file()]:
+            return tracked
     ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
     ignored |= {".git", "_build"}
     found = []

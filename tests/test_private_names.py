@@ -11,7 +11,9 @@ import inspect
 import pkgutil
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
@@ -47,19 +49,22 @@ def test_the_installed_version_has_the_names_and_the_package_uses_them(module, n
         assert any(re.search(rf"\b{name}\b", text) for text in SOURCES), f"No file uses {name} of {module}."
 
 
+def modules() -> Iterator[ModuleType]:
+    """The modules of the package, except modules whose optional library, such as gradio, is not installed."""
+    for info in pkgutil.walk_packages(vaswani_hf.__path__, "vaswani_hf."):
+        try:
+            yield importlib.import_module(info.name)
+        except ModuleNotFoundError as error:
+            assert not error.name.startswith("vaswani_hf")
+
+
 def test_private_methods_of_other_libraries_are_overridden_only_if_they_are_listed():
     # Python and the libraries add these names to every class.
     automatic = {"_abc_impl", "_auto_class", "_backward_cls", "_is_protocol"}
     overridden = set()
-    for info in pkgutil.walk_packages(vaswani_hf.__path__, "vaswani_hf."):
-        try:
-            module = importlib.import_module(info.name)
-        except ModuleNotFoundError as error:
-            # An optional library, such as gradio, is not installed.
-            assert not error.name.startswith("vaswani_hf")
-            continue
+    for module in modules():
         for thing in vars(module).values():
-            if not inspect.isclass(thing) or thing.__module__ != info.name:
+            if not inspect.isclass(thing) or thing.__module__ != module.__name__:
                 continue
             own = ("vaswani_hf", "enum")
             others = [base for base in thing.__mro__[1:-1] if not base.__module__.startswith(own)]

@@ -44,8 +44,10 @@ PACKAGE = """
     vaswani_hf.cli vaswani_hf.training.run vaswani_hf.convert.export vaswani_hf.publish.push
 """.split()
 
-# The client imports only the standard library, without `site`, so that the client starts fast.
-CLIENT = """#!{python} -IS
+# The client imports only the standard library, without `site`, so that the client starts fast. The second
+# line is a command for sh and a string for Python, because the first line may contain no space.
+CLIENT = """#!/bin/sh
+''''exec "{python}" -IS "$0" "$@" # '''
 import json, os, signal, socket, sys
 streams = [number for number in map(int, os.listdir("/dev/fd")) if os.path.exists(f"/dev/fd/{{number}}")]
 server = socket.socket(socket.AF_UNIX)

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -212,7 +213,10 @@ def test_a_boolean_recipe_key_needs_no_value():
 def test_quiet_and_verbose_are_for_every_command():
     for name, command in COMMANDS.items():
         text = make_parser(name, command).format_help()
-        assert "-v [true|false], --verbose [true|false]" in text and command.example in text
+        # Python 3.13 prints the values once.
+        assert (
+            re.search(r"-v( \[true\|false\])?, --verbose \[true\|false\]", text) and command.example in text
+        )
         assert not any(
             group.title == "optional arguments" for group in make_parser(name, command)._action_groups
         )

@@ -19,7 +19,8 @@ SOURCES = [f"one two {word}" for word in ("three", "four", "five")] * 4
 REFERENCES = ["eins zwei drei-vier eins zwei"] * 6 + ["vier drei zwei eins"] * 6
 TRANSLATIONS = {"a": REFERENCES[:3] + ["eins zwei"] * 9, "b": [f"{line} drei" for line in REFERENCES]}
 # A replacement for comet-score that writes a list of scores for each file name.
-STAND_IN = """#!{python}
+STAND_IN = """#!/bin/sh
+''''exec "{python}" "$0" "$@" # '''
 import json, sys
 arguments = sys.argv[1:]
 files = arguments[arguments.index("-t") + 1 : arguments.index("--model")]

@@ -29,7 +29,12 @@ from vaswani_hf.model.inputs_vaswani import TranslationOptions
 from vaswani_hf.model.length_limits_vaswani import max_new_tokens_of
 from vaswani_hf.model.text_rules_vaswani import is_loop, split_sentences
 
-needs_node = pytest.mark.skipif(not HtmlEngine.is_available(), reason="needs Node.js: apt install nodejs")
+# Node.js has the method `at` since version 16.6.
+has_node = (
+    HtmlEngine.is_available()
+    and subprocess.run(["node", "-e", "[1].at(0)"], stderr=subprocess.DEVNULL).returncode == 0
+)
+needs_node = pytest.mark.skipif(not has_node, reason="needs Node.js 16.6 or newer: apt install nodejs")
 SCRIPTS = Path(vaswani_hf.__file__).parent / "browser" / "translate"
 LINES = [" ".join(WORDS), " ".join(WORDS.values())]
 # Texts with apostrophes, several scripts, combining characters, tabs, no-break spaces, and the text of a

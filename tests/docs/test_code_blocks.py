@@ -35,10 +35,10 @@ SLOW = {"ablation.md", "distill.md", "own_attention.md", "private_pushes.md", "s
 # checkpoint.
 QUICK_START = re.compile(r"^vaswani train numbers$", re.MULTILINE)
 COMMANDS = {
-    "vaswani": f"{WARM_COMMAND} vaswani",
+    "vaswani": f'"{WARM_COMMAND}" vaswani',
     "python": "",
     "accelerate": "-m accelerate.commands.accelerate_cli",
-    "hf": f"{WARM_COMMAND} hf",
+    "hf": f'"{WARM_COMMAND}" hf',
 }
 # Output lines that show that the commands of a page worked.
 PRINTED = {
@@ -103,7 +103,7 @@ def environment(python, hub, tmp_path):
     commands = tmp_path / "bin"
     commands.mkdir()
     for name, arguments in COMMANDS.items():
-        (commands / name).write_text(f'#!/bin/sh\nexec {python} {arguments} "$@"\n')
+        (commands / name).write_text(f'#!/bin/sh\nexec "{python}" {arguments} "$@"\n')
         (commands / name).chmod(0o755)
     token = hub.add_token("user")
     variables = hub.environment(token) | {"HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}

@@ -139,6 +139,8 @@ class LocalHub:
         # The contents of large files that were uploaded, by sha256.
         self.objects: dict[str, bytes] = {}
         self.xet = XetStore()
+        # The requests to other hosts.
+        self.strangers: list[str] = []
         self._lock = threading.Lock()
         self.clear()
         self._server = Server(("127.0.0.1", 0), Handler)
@@ -199,8 +201,6 @@ class LocalHub:
     def clear(self) -> None:
         """Empty the log, and take back the faults."""
         self.requests: list[str] = []
-        # The requests to other hosts.
-        self.strangers: list[str] = []
         self.faults: list[Fault] = []
 
     def fault(self, method: str, pattern: str, **options) -> None:

@@ -185,7 +185,8 @@ def test_nothing_of_the_machine_is_in_the_record_that_others_see(request, which)
     folder = request.getfixturevalue(which)
     seen = str(model_card(folder, "user/words")) + (folder / "results.json").read_text()
     assert str(folder.parent) not in seen and folder.parent.name not in seen
-    assert "/tmp" not in seen and str(Path.home()) not in seen
+    home = str(Path.home())
+    assert "/tmp" not in seen and (home == "/" or home not in seen)
 
 
 def test_every_snippet_runs_as_written_against_the_hub(texts, repo_id, fresh_python):

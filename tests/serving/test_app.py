@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import factories
 import pytest
 import torch
-from libretranslatepy import LibreTranslateAPI
 from sentences import refused
 from test_engine import Recorded, wait_until
 
@@ -31,7 +30,7 @@ def events_of(answer) -> list[dict]:
 
 
 def test_the_client_of_libretranslate(client):
-    api = LibreTranslateAPI(str(client.base_url))
+    api = pytest.importorskip("libretranslatepy").LibreTranslateAPI(str(client.base_url))
     assert api.translate("der Hund", "en", "de", timeout=60) == "der Hund"
     assert api.languages(timeout=60) == [
         {"code": "en", "name": "English", "targets": ["de"]},

@@ -177,9 +177,9 @@ def test_every_pair_is_seen_once_per_epoch_by_any_number_of_processes(start, fol
     """A step has six batches with one, three, and then two processes, so an epoch can end inside a step."""
 
     def run(output, processes, *overrides):
-        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)
+        launcher = "-m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc_per_node".split()
         words = [
-            *(launcher if processes > 1 else ()),
+            *((*launcher, processes) if processes > 1 else ()),
             RECORD_BATCHES,
             "recipe.yaml",
             f"--streaming={streaming}",

@@ -34,7 +34,7 @@ OPTIONS = """
 
 
 def run_two(python: str, *arguments: str, **environment: str) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    launcher = "-m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc_per_node=2".split()
     environment = os.environ | {"PYTHONPATH": str(WORKER.parents[2])} | environment
     command = [python, *launcher, str(WORKER), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

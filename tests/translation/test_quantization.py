@@ -23,7 +23,13 @@ overflows_in_torchao = not (torch._int_mm(LARGEST, LARGEST) == 16 * 127 * 127).a
 without_overflow = pytest.mark.skipif(
     overflows_in_torchao, reason="torch._int_mm overflows on this processor"
 )
-KERNELS = [quantization._with_fbgemm, quantization._with_onednn, pytest.param(None, marks=without_overflow)]
+# The conditions of `quantization._kernel`.
+needs_onednn = pytest.mark.skipif(quantization._kernel() is None, reason="needs x86 and oneDNN")
+has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(torch, "quantize_per_channel")
+needs_fbgemm = pytest.mark.skipif(not has_fbgemm, reason="needs FBGEMM")
+FBGEMM = pytest.param(quantization._with_fbgemm, marks=needs_fbgemm)
+ONEDNN = pytest.param(quantization._with_onednn, marks=needs_onednn)
+KERNELS = [FBGEMM, ONEDNN, pytest.param(None, marks=without_overflow)]
 
 
 def named(kernel) -> str:
@@ -108,8 +114,14 @@ def test_a_row_does_not_depend_on_the_others(kernel):
 @pytest.mark.parametrize(
     ("capabilities", "expected"),
     [
-        ({"architecture": "x86_64", "avx2": True}, quantization._with_fbgemm),
-        ({"architecture": "x86_64", "amx_int8": True}, quantization._with_onednn),
+        pytest.param(
+            {"architecture": "x86_64", "avx2": True},
+            quantization._with_fbgemm,
+            marks=[needs_fbgemm, needs_onednn],
+        ),
+        pytest.param(
+            {"architecture": "x86_64", "amx_int8": True}, quantization._with_onednn, marks=needs_onednn
+        ),
         ({"architecture": "aarch64"}, None),
     ],
 )
