@@ -7,8 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # PyTorch is installed first and separately, so that pip can find a CPU build.
 TORCH ?= --constraint constraints.txt torch
-# Use --no-compile, because otherwise pip compiles all modules to bytecode, which takes a minute. Without this
-# step, Python compiles each module at its first import.
+# Use --no-compile, because otherwise pip compiles all modules to bytecode, which takes a minute. With --no-compile, Python compiles each module at its first import.
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 
 # With `worksteal`, each test process runs consecutive tests, so that tests of a file can share their
@@ -16,8 +15,7 @@ INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 # because each process imports torch and collects all tests, which takes 14 seconds.
 WORKERS := -n logical --maxprocesses 4 --dist worksteal
 
-# Cache the compiled modules even if the environment forbids this, because each test process imports 4,000
-# modules.
+# Remove PYTHONDONTWRITEBYTECODE from the environment, so that Python caches the compiled modules, because each test process imports 4,000 modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart parsing test test-all test-browser test-oldest lint bench install contract docs

@@ -7,7 +7,7 @@
 - `accept_numbered_cpus` makes `torch.load` accept devices such as "cpu:0", so that several processes on a CPU
   can resume a run.
 
-One other file also changes a library: registration.py adds the pipeline tasks of the package to transformers.
+registration.py also changes transformers, because registration.py adds the pipeline tasks of the package.
 
 The module level of this file imports neither torch nor transformers, because some of its functions must run
 before the import of transformers.
@@ -29,8 +29,8 @@ _INITIALIZERS = ("normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "
 
 
 def hide_warnings_of_torchao() -> None:
-    """Hide messages about CUDA parts of torchao that cannot be loaded, and about invalid escape sequences in
-    torchao.
+    """Hide messages about CUDA parts of torchao that cannot be loaded, about `register_constant`, and about
+    invalid escape sequences in torchao.
     """
     logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
     logging.getLogger("torch.utils._pytree").addFilter(
@@ -75,7 +75,7 @@ def quick_imports() -> Iterator[None]:
     """Import transformers faster in the `with` block, for commands that neither train nor compile a model.
 
     transformers is imported without `torch.distributed.tensor` and `torch._dynamo`, because both modules
-    import SymPy, which takes a large part of the time. After the `with` block,
+    import SymPy, which takes a large part of the import time. After the `with` block,
     `torch.distributed.is_available()` returns False in the rest of the program. If transformers or
     `torch._dynamo` is already imported, this function changes nothing.
     """
@@ -141,8 +141,9 @@ def _remove(module: ModuleType) -> None:
 def without_initial_values() -> Iterator[None]:
     """Prevent PyTorch from initializing the weights of new layers in the `with` block.
 
-    transformers initializes the weights that a checkpoint lacks, and loads all other weights. On the meta
-    device, the functions of `torch.nn.init` import `torch._dynamo`, which takes seconds.
+    PyTorch's initial values are not needed, because transformers initializes the weights that a checkpoint
+    lacks, and loads all other weights. On the meta device, the functions of `torch.nn.init` import
+    `torch._dynamo`, which takes seconds.
     """
     from torch.nn import init
 
@@ -161,8 +162,8 @@ def _unchanged(tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def accept_numbered_cpus() -> None:
-    """Let `torch.load` accept devices such as "cpu:0". If several processes train on a CPU, transformers 5.17
-    loads the state of the optimizer to the device "cpu:0".
+    """Let `torch.load` accept devices such as "cpu:0". If several processes train on a CPU, older versions of
+    transformers, such as 5.17, load the state of the optimizer to the device "cpu:0".
     """
     import torch
 

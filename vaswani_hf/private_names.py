@@ -45,12 +45,12 @@ PRIVATE = {
     "transformers.trainer": "_get_grad_norm _get_output_dir _load_rng_state _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
-    # `torch._check` is public in spite of the underscore, because the documentation of `torch.export`
-    # describes `torch._check`.
+    # `torch._check` is in this list because its name begins with an underscore, although the documentation of
+    # `torch.export` describes `torch._check`.
     "torch": "_check _dynamo",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
-    # The classes `TorchDispatchMode` and `FakeTensorMode` are documented, but are in modules with private
-    # names. The names that begin with `_scaled` are kernels of `scaled_dot_product_attention`.
+    # `_python_dispatch` and `_subclasses` are modules with the documented classes `TorchDispatchMode` and
+    # `FakeTensorMode`. The names that begin with `_scaled` are kernels of `scaled_dot_product_attention`.
     "torch._subclasses.fake_tensor": "_subclasses",
     "torch.utils.flop_counter": """
         _python_dispatch _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention

@@ -35,7 +35,8 @@ PAGE = ROOT / "docs" / "recipe_keys.md"
 SCHEMA = ROOT / "configuration" / "recipe.schema.json"
 KEYS = PACKAGE / "cli" / "recipe_keys.json"
 # For each section: the names of the variables that contain the settings of the section, and the files and
-# folders in which the script searches for uses of a key. The page lists the files in this order.
+# folders in which the script searches for uses of a key. For each key, the page lists the files in the order
+# of `OWNERS`, and the files in `FIELDS_AND_METHODS` last.
 OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
     "data": (

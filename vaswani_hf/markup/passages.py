@@ -7,7 +7,7 @@
    translates the sentence again, without its protected parts.
 3. source_units.py and target_units.py divide each source sentence and its translation into units, such as
    words. The word alignment of the model connects units of the translation with units of the source sentence.
-4. projection.py determines the positions of the tags in the translation by the word alignment. If the model
+4. projection.py determines the positions of the tags in the translation from the word alignment. If the model
    has translated the sentence without its protected parts, projection.py also determines the positions of the
    protected parts.
 5. rendering.py writes the translation with the tags and the protected parts.

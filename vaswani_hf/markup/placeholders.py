@@ -20,8 +20,8 @@ TEMPLATE = re.compile(rf"{_ERB}|{_PHP}|{_TOOLKIT}|\{{%[^{{}}\n]*?%\}}|\{{\{{[^{{
 STATEMENT = re.compile(
     rf"(?!<%=|<\?=)(?:{_ERB}|{_PHP}|{_JINJA})|{_SECTION}|(?=\[%[-+=~]?\s*[A-Z]{{2}}){_TOOLKIT}"
 )
-# Matches the numbered tags of Lingui and i18next, such as `<0>`, `</0>` and `<1/>`. In HTML, the brackets can
-# be `&lt;` and `&gt;`.
+# Matches the numbered tags of Lingui and i18next, such as `<0>`, `</0>` and `<1/>`. In HTML, the brackets of
+# a numbered tag can be `&lt;` and `&gt;`.
 NUMBERED_TAG = re.compile(r"(?:<|&lt;)(?P<slash>/?)(?P<number>\d+)\s*(?P<end>/?)(?:>|&gt;)")
 # Matches character references of HTML, such as `&amp;` and `&#38;`.
 REFERENCE = re.compile(r"&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")

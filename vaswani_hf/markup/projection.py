@@ -1,5 +1,5 @@
-"""Determines the positions of the tags and of the protected parts (such as placeholders) in a
-translation by the word alignment.
+"""Determines the positions of the tags and of the protected parts (such as placeholders) in a translation,
+from the word alignment.
 
 A `Unit` is a word, punctuation, or a protected part that the model receives. A `Node` is a pair of tags, a
 single tag, or a protected part that the model does not receive. The `Node` objects form a tree: a tag or a
@@ -118,8 +118,8 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
 
 
 class _Projection:
-    """Places the children of a node. The range of the node in the translation is already known. The time must
-    not grow with the product of the number of tags and the number of words, because a document can contain
+    """Places the children of a node. The range of the node in the translation is already known. The counts
+    that the constructor computes avoid a loop over all words for most tags, because a document can contain
     thousands of tags in one sentence.
     """
 
@@ -136,8 +136,8 @@ class _Projection:
         # The number of aligned units, and the number of aligned words, before each target unit.
         self._num_aligned = _counts([unit.source is not None for unit in target])
         self._num_words = _counts([unit.source is not None and unit.is_word for unit in target])
-        # The aligned target units in the order of their source units. The targets of the source unit `i` are
-        # `_aligned[_aligned_starts[i] : _aligned_starts[i + 1]]`.
+        # The aligned target units in the order of their source units. The target units that are aligned with
+        # the source unit `i` are `_aligned[_aligned_starts[i] : _aligned_starts[i + 1]]`.
         targets: list[list[int]] = [[] for _ in source]
         for i, unit in enumerate(target):
             if unit.source is not None:
@@ -216,9 +216,9 @@ class _Projection:
         return not pair.source_start <= unit.source < pair.source_end
 
     def _best_range(self, inside: Sequence[int], parent: Node, needs_word: bool) -> tuple[int, int] | None:
-        """Return the range of free target units that has the highest score. The score of a range is the
-        number of its units that are aligned with a source unit between the tags, minus the number of its
-        units that are aligned with another source unit.
+        """Return the range of target units that has the highest score. All units of the range are free (see
+        `_is_free`). The score of a range is the number of its units that are aligned with a source unit
+        between the tags, minus the number of its units that are aligned with another source unit.
 
         Args:
             inside (list): The indices of the target units that are aligned with a source unit between the
@@ -254,13 +254,15 @@ class _Projection:
         return best
 
     def _is_free(self, start: int, end: int, parent: Node) -> bool:
-        """Return True if all target units from `start` to `end` are directly inside `parent`, and none of
-        them is inside a child of `parent`.
+        """Return True if all target units of the slice `start:end` are free: inside `parent`, but not inside
+        a placed child pair of `parent`.
         """
         return self._owners[start:end].count(parent) == end - start
 
     def _enclose(self, pair: Node, start: int, end: int, parent: Node) -> None:
-        """Set the range of a pair of tags to the longest free range between `start` and `end`."""
+        """Set the range of a pair of tags to the longest range between `start` and `end` whose units are free
+        (see `_is_free`).
+        """
         if not self._is_free(start, end, parent):
             runs = groupby(range(start, end), key=lambda i: self._owners[i] is parent)
             free = [[*run] for is_free, run in runs if is_free]
@@ -292,7 +294,7 @@ class _Projection:
                 last_tag = child.start = child.end = max(child.start, last_tag)
 
     def _place_empty(self, node: Node, position: int, parent: Node) -> None:
-        """Place a tag or a protected part without words before the target unit `position`. If a child pair of
+        """Place `node`, which encloses no words, before the target unit `position`. If a child pair of
         `parent` encloses this place, move `node` out of the pair. If `node` precedes the pair in the source
         text, put `node` before the opening tag. Otherwise, put `node` after the closing tag.
         """
@@ -341,7 +343,7 @@ class _Projection:
         return self._sentences[min(number, len(self._sentences) - 1)]
 
     def _aligned_units(self, source: int, sentence: Bounds) -> list[int]:
-        """Return the indices of the target units in `sentence` that are aligned with the source unit of the
+        """Return the indices of the target units in `sentence` that are aligned with the source unit with the
         index `source`.
         """
         aligned = self._aligned[self._aligned_starts[source] : self._aligned_starts[source + 1]]
@@ -354,5 +356,5 @@ def _counts(flags: Sequence[bool]) -> list[int]:
 
 
 def _number(counts: Sequence[int], start: int, end: int) -> int:
-    """Return the number of true values from `start` to `end`. `counts` is the result of `_counts`."""
+    """Return the number of true values in the slice `start:end`. `counts` is the result of `_counts`."""
     return counts[end] - counts[start]

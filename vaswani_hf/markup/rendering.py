@@ -132,8 +132,7 @@ class _Writer:
 
     def _space_after(self, node: Node) -> str:
         """Return the space after a node without words, such as an image. The translation has a space between
-        the word before the node and the word after the node. `_space_before` has already written the space
-        before the node.
+        the word before the node and the word after the node. This space is already written, before the node.
         """
         is_next = self._is_aligned(node.start, node.source_start)
         if not node.after or (is_next and node.after.isalnum()):

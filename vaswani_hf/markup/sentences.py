@@ -180,9 +180,9 @@ def _ends_word(character: str) -> bool:
 
 
 def _outer_space(run: Sequence[Piece]) -> tuple[str, str]:
-    """Return the white space at the start and at the end of `run`. No piece of `run` has the kind "break". If
-    a protected part precedes the first text, the white space at the start is empty. If a protected part
-    follows the last text, the white space at the end is empty.
+    """Return the white space at the start and at the end of the list of pieces `run`. No piece of `run` has
+    the kind "break". If a protected part precedes the first text, the white space at the start is empty. If a
+    protected part follows the last text, the white space at the end is empty.
     """
     contents = [piece for piece in run if piece.text or piece.kind == "protected"]
     before = after = ""
@@ -196,7 +196,7 @@ def _outer_space(run: Sequence[Piece]) -> tuple[str, str]:
 
 
 def _sentences_of_run(run: Sequence[Piece], separator: str) -> list[Sentence]:
-    """Divide `run` into sentences. No piece of `run` has the kind "break"."""
+    """Divide the list of pieces `run` into sentences. No piece of `run` has the kind "break"."""
     sentences = [Sentence(separator=separator)]
     cuts = _cuts_of(run)
     offset = 0

@@ -1,9 +1,10 @@
 """Defines the interface `Backend`, with which the translator runs a model, and the implementation
 `PyTorchBackend`.
 
-The translator passes batches of segments with similar lengths to a backend. A segment is a sentence or a part
-of a long sentence. `Backend.search` returns translations (hypotheses) of each segment. `Backend.score`
-computes log-probabilities and attention of given hypotheses.
+The translator passes batches of segments with similar lengths to a backend. A segment is a text, a sentence
+of a text (with `split_sentences`), or a part of a text or sentence that is too long for the model.
+`Backend.search` returns translations (hypotheses) of each segment. `Backend.score` computes log-probabilities
+and attention of given hypotheses.
 
 `PyTorchBackend` works for all encoder-decoder models that have `generate`. The folder `translation` of the
 package contains the CTranslate2 backend.
@@ -12,8 +13,8 @@ This file is saved with every checkpoint, because the translation pipeline of th
 `PyTorchBackend`.
 
 In tensor shapes, B is the number of segments of a batch, S the source length, T the target length (both in
-tokens), R the number of translations of a segment, N the number of decoder layers and V the size of the
-target vocabulary.
+tokens), R the number of translations of a segment, N the number of decoder layers that return attention
+weights, and V the size of the target vocabulary.
 """
 
 import math
@@ -38,7 +39,9 @@ from .search_errors_vaswani import NotFiniteError
 
 @dataclass(slots=True)
 class Segment:
-    """A text that is one row in the input of `generate`: a sentence, or a part of a long sentence."""
+    """One row in the input of `generate`: a text, a sentence of a text (with `split_sentences`), or a part of
+    a text or sentence that is too long for the model.
+    """
 
     text: str
     # The token ids [S] of the source. The last token is `</s>` if the source tokenizer adds `</s>`.

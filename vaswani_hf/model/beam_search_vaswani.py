@@ -280,7 +280,8 @@ class BeamSearch:
 
     def _call_with_rows(self, function: Callable[..., torch.Tensor], *values: torch.Tensor) -> torch.Tensor:
         """Convert each tensor in `values` from [N, beams, ...] to [B * beams, ...], with zeros for the B - N
-        finished sentences. Call a logits processor or a stopping criterion with the converted tensors.
+        sentences that are not in the batch. Call a logits processor or a stopping criterion with the
+        converted tensors.
 
         Sentences that were removed from the batch keep their rows, filled with zeros, so that the row index
         of a beam never changes. See also `SearchTask.rows_per_sentence`.

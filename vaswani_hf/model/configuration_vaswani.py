@@ -108,8 +108,10 @@ def config_field(
         rule (Rule, optional): The rule for the values of the field. A field of the type bool or `Literal`
             needs no rule, because the type already defines the permitted values.
         unit (str): The unit of a field that is a count or a size, such as "layers".
-        is_recipe_key (bool): False if the tokenizer or another section of the recipe determines the value.
-        changes_outputs (bool): False if the field changes only the training, and not a trained model.
+        is_recipe_key (bool): False if the section `model` of a recipe cannot set the field, for example
+            because the tokenizer determines the value.
+        changes_outputs (bool): False if the field affects only training, and not the outputs of a trained
+            model.
         needs_encoder_decoder (bool): True if the field has no meaning for a model with one stack.
     """
     properties = {
@@ -356,8 +358,8 @@ class VaswaniConfig(PreTrainedConfig):
     )
     attention_window: int | list[int | None] | None = config_field(
         None,
-        "The number r of neighbouring tokens to which a token may attend. A token of the encoder attends "
-        "to r tokens on each side. A token of the decoder attends to itself and to the r tokens before it. None "
+        "The window r of self-attention: a token attends only to tokens that are at most r tokens away. A token of the encoder attends "
+        "to itself and to r tokens on each side. A token of the decoder attends to itself and to the r tokens before it. None "
         "means no limit. The paper mentions such restricted self-attention in Section 4, but does not use "
         "restricted self-attention. A window of r tokens needs time and memory O(r n d) for n tokens of "
         "width d. The maximum path length between two tokens is O(n/r) layers. A list of windows contains "
@@ -428,7 +430,7 @@ class VaswaniConfig(PreTrainedConfig):
         needs_encoder_decoder=True,
     )
 
-    # Precedes the names of fields in the error messages of `validate_architecture`.
+    # The prefix of the field names in the error messages of `validate_architecture`.
     field_prefix = ""
     # The config fields that a subclass defines: maps the name of each field to its type.
     added_fields = {}  # type: ignore[var-annotated]
@@ -546,7 +548,7 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def position_table_size(self) -> int | None:
-        """The number of rows of the position table, or None if the model computes its position encodings. A
+        """The number of rows of the position table, or None if `position_embedding` is not "learned". A
         model with a position table cannot read more tokens than the table has rows.
         """
         return self.max_position_embeddings if self.position_embedding == "learned" else None
@@ -591,8 +593,8 @@ class VaswaniConfig(PreTrainedConfig):
         """Create a config from a dict, such as the content of `config.json`. Keyword arguments override the
         dict.
 
-        An unknown config field in the dict raises an error. If the dict comes from a file that transformers
-        has saved, an unknown config field is ignored with a warning.
+        If transformers has saved the dict, an unknown config field in the dict is ignored with a warning.
+        Otherwise, an unknown config field in the dict raises an error.
 
         Raises:
             ValueError: If the dict describes another type of model, or a keyword argument looks like a

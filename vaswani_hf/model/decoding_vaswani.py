@@ -12,8 +12,8 @@ logits.
 
 This file is saved with every checkpoint because `generate` decodes with the code of this file.
 
-In tensor shapes, B is the number of sentences at the start, and N the number of sentences that the search has
-not finished. K is the number of beams, P the prompt length, S the source length and T the number of target
+In tensor shapes, B is the number of sentences at the start, and N the number of sentences that are still in
+the batch. K is the number of beams, P the prompt length, S the source length and T the number of target
 tokens so far. M is the number of cached tokens in a `TreeKVCache`. H is the number of heads, D the model
 width and V the size of the target vocabulary.
 """

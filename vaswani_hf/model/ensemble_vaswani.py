@@ -62,7 +62,7 @@ def add_ensemble(
 
 
 def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
-    """Raise an error if a model cannot be combined with `model` in an ensemble."""
+    """Raise an error if the model `other` cannot be combined with `model` in an ensemble."""
     if not other.config.is_encoder_decoder:
         raise InvalidValueError(
             f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}."

@@ -5,8 +5,8 @@ This file is saved with every checkpoint because the config, the model and the s
 
 
 class InvalidValueError(ValueError):
-    """Raised if the user has given an invalid option, argument, recipe key, or name of a file or a model. The
-    message begins with the name of the option, argument or key.
+    """Raised if the user has given an invalid option, argument, recipe key, or name of a file or a model. If
+    possible, the message begins with the name of the option, argument or key.
     """
 
     # The exit code of the command `vaswani` after this error, see vaswani_hf/exit_codes.py.

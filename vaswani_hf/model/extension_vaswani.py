@@ -31,9 +31,9 @@ from .errors_vaswani import InvalidValueError
 
 # The name under which users import this package.
 PACKAGE = "vaswani_hf"
-# The name of the module in a checkpoint that registers the classes of users. transformers loads the config
-# class from the module `registered_vaswani`, so that the classes are registered before transformers reads the
-# config.
+# In a checkpoint that needs classes of users, the name of the module that registers these classes.
+# transformers loads the config class from the module `registered_vaswani`, so that the classes are registered
+# before transformers reads the config.
 ENTRY = "registered_vaswani"
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
@@ -119,7 +119,9 @@ def _is_same_class(first: type, second: type) -> bool:
 
 
 def registered_names(config: PreTrainedConfig) -> list[tuple[Registry, str]]:
-    """Return the registered names that a config uses, such as a user's position encoding."""
+    """Return the name and the registry of each registered class that a config uses, such as a user's position
+    encoding.
+    """
     found = set()
     for field_name, registry in REGISTRIES.items():
         name = getattr(config, field_name)

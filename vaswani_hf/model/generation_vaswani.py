@@ -32,9 +32,9 @@ of `generate` or a field of `generation_config`:
 - `ensemble`: a list of models with the same vocabulary. The search averages the token probabilities of all
   models.
 - `must_contain`: for each sentence a list of phrases (lists of token ids) that the translation must contain.
-  If the search finds no translation with all phrases, `generate` returns the best translation with as many
-  phrases as possible, and warns about the missing phrases. The output field `unmet_phrases` contains the
-  missing phrases of each sequence.
+  If the search finds no translation with all phrases, `generate` tries the phrases one after the other, keeps
+  each phrase that the search can add to the translation, and warns about the missing phrases. The output
+  field `unmet_phrases` contains the missing phrases of each sequence.
 - `warn_of_unmet_phrases=False` suppresses the warning about missing phrases.
 - `search`: a `SearchStrategies` object that replaces the candidate selection, the scorer or the stopping rule
   of the search.
@@ -121,8 +121,8 @@ class VaswaniGeneration(GenerationMixin):
                 `return_dict_in_generate` is set.
 
         Raises:
-            ValueError: If a setting is invalid, if settings contradict each other, or if logits are not
-                finite.
+            ValueError: If a setting is invalid, if settings contradict each other, if logits are not finite,
+                or if settings forbid every translation of a sentence.
         """
         if hasattr(self, "unshard") and "generate" not in vars(self):
             # Register `generate` with FSDP2, because FSDP2 gathers the weights of the embeddings only for
@@ -358,8 +358,7 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, is_complete=False, **kwargs):
         if is_complete:
-            # Return a config with all settings unchanged, because transformers would replace each None by a
-            # default.
+            # Return a complete config unchanged, because transformers would replace each None by a default.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 

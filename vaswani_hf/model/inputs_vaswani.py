@@ -13,13 +13,15 @@ for `generate`. Each field has a type, a default and metadata:
 - `is_recipe_key` is False if a recipe cannot set the field of `SearchSettings` in the section `decoding`.
 - `unit` is the unit of a number in a recipe, such as "tokens".
 - `effect` is what a field of `SearchSettings` changes: the length limit, the scores of translations, the
-  forbidden tokens, or the probabilities for sampling. Lists such as `SCORE_SETTINGS` read this entry.
+  forbidden tokens, or the probabilities for sampling. Each tuple such as `SCORE_SETTINGS` contains the
+  settings with one `effect`.
 - `neutral` is a value with the same effect as the default, if the default is None.
 
 The dataclass fields in this file define the options of the command line, of `Translator` and of the pipeline.
 The same fields define the section `decoding` of a recipe, and the tables of options in the manual. To add an
 option, add a field and the code that uses the option. To give a command the new option, also add a line with
-`translation_option` to the options class of the command. CONTRIBUTING.md lists all further places.
+`translation_option` to the options class of the command. The section "An option of the commands" of
+CONTRIBUTING.md lists all steps.
 
 This file imports neither torch nor transformers, because the command `vaswani` reads its arguments before the
 slow import of torch and transformers.
@@ -353,7 +355,7 @@ class TranslationOptions:
     )
     warn_of_limit: bool = option(
         False,
-        "warn if a source text has more than 90 % of the number of tokens that its translation may have",
+        "warn if `max_new_tokens` or `max_length` is set, and a source text has more than 90 % of the number of tokens that its translation may have",
         command_line=False,
     )
     tokenize: dict[str, Any] = option(

@@ -1,8 +1,8 @@
 """The length limit of a translation: the maximum number of new tokens.
 
-`max_new_tokens_of` computes the length limit of one translation. `generate`, the translator, the parser, the
-CTranslate2 backend and the exports call this function. In the exported HTML page, the function `maxNewTokens`
-(browser/translate/search.mjs of the package) applies the same rule.
+`max_new_tokens_of` computes the length limit of one translation. `generate`, the translator, the parser of
+`vaswani parse`, the CTranslate2 backend and the exports call `max_new_tokens_of`. In the exported HTML page,
+the function `maxNewTokens` (browser/translate/search.mjs of the package) applies the same rule.
 
 This file is saved with every checkpoint because `generate` limits the lengths of translations with this file.
 """

@@ -257,8 +257,8 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 @dataclass(frozen=True)
 class Window:
-    """A `LocalMask` that is True where the query is at most `size` tokens from the key. If the mask `own` is
-    given, the result is True only where `own` is also True.
+    """A `LocalMask` that is True where the query is at most `size` tokens from the key. If the mask function
+    `own` is given, the result is True only where the result of `own` is also True.
     """
 
     size: int

@@ -6,9 +6,10 @@ output projection (Section 3.4). The file attention_vaswani contains attention (
 contains dropout and the label-smoothed loss (Section 5.4), generation_vaswani contains `generate`, and
 pretrained_vaswani contains the base class that loads and saves weights.
 
-With the default values of `VaswaniConfig`, the models compute what the paper describes, with one exception.
-Differs from the paper: the padding token has probability 0, because no translation contains padding. The
-    docstring of `VaswaniConfig` names the config fields that make a model differ from the paper.
+With the default values of `VaswaniConfig`, the models compute what the paper describes, with two exceptions.
+Differs from the paper: the padding token has probability 0, because no translation contains padding. Differs
+from the paper: the default of `label_smoothing` is 0, and not 0.1. The docstring of `VaswaniConfig` names the
+config fields that make a model differ from the paper.
 
 This file is saved with every checkpoint because the file defines the models.
 
@@ -368,8 +369,8 @@ class VaswaniStack(VaswaniPreTrainedModel):
         return dropout(hidden_states, self.config.dropout, self.training)
 
     def final_norm(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the output [B, T, D] of the stack: apply the final LayerNorm if
-        `VaswaniConfig.has_final_norm` is True.
+        """Return the output [B, T, D] of the stack. If the stack has a final LayerNorm, apply the final
+        LayerNorm.
         """
         return hidden_states if self.layer_norm is None else self.layer_norm(hidden_states)
 
@@ -389,7 +390,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
 
 def _check_tensors(stack: nn.Module) -> None:
-    """Raise an error if a class that a user has registered has a buffer that checkpoints do not contain."""
+    """Raise an error if a class that a user has registered has a tensor that checkpoints do not contain."""
     unsaved = [name for name, _ in stack.named_non_persistent_buffers()]
     if unsaved:
         raise ValueError(
@@ -525,7 +526,7 @@ class VaswaniDecoder(VaswaniStack):
 
 @fast_path("forward")
 class VaswaniModel(VaswaniPreTrainedModel):
-    """The encoder and the decoder of Figure 1, without the output projection.
+    """The encoder and the decoder in Figure 1 of the paper, without the output projection.
 
     Example:
         >>> import torch
@@ -725,7 +726,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
 @fast_path("forward", "prepare_inputs_for_generation")
 class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
-    """The Transformer of Figure 1, with the output projection, the loss and `generate`.
+    """The Transformer in Figure 1 of the paper, with the output projection, the loss and `generate`.
 
     Example:
         >>> import torch

@@ -6,8 +6,9 @@ only if the beam contains all phrases of its sentence. If the length limit leave
 phrases, the beam must continue with the missing phrases. `PhraseCandidates` implements these rules as a
 candidate selection of `BeamSearch`.
 
-If the search finds no translation with all phrases, the search returns the best translation with as many
-phrases as possible. The file phrases_vaswani checks the phrases before the search.
+If the search finds no translation with all phrases, `search_again` tries the phrases one after the other, and
+keeps each phrase that the search can add to the translation. The file phrases_vaswani checks the phrases
+before the search.
 
 This file is saved with every checkpoint because `generate(must_contain=...)` runs the grid beam search of
 this file.
@@ -139,7 +140,7 @@ def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
     """Return the required phrases of each sentence. If the phrases of a sentence together exceed the length
-    limit, merge the phrases to one sequence in which phrases share tokens.
+    limit, merge the phrases into one token sequence in which overlapping phrases share tokens.
     """
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]

@@ -300,7 +300,9 @@ def _is_one_text(inputs: Any) -> bool:
 
 
 def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: Any = None) -> Any:
-    """Return a `Request` for one text, a list for a sequence, and an iterator for any other iterable."""
+    """Return a `Request` for one text, a list of requests for a sequence of texts, and an iterator of
+    requests for any other iterable. An `InvalidInput` replaces the request of an invalid text.
+    """
     if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
     if not isinstance(target_prefix, (str, list, tuple, type(None))):

@@ -77,7 +77,7 @@ class RowCheck(LogitsProcessor):
 
 
 class FiniteLogits(RowCheck):
-    """Marks rows whose logits are NaN or infinite."""
+    """Marks rows with a logit that is NaN or +inf, and rows whose logits are all -inf."""
 
     def find_failed_rows(self, input_ids, scores):
         is_broken = ~scores.amax(dim=-1).isfinite()
@@ -88,8 +88,8 @@ class FiniteLogits(RowCheck):
 
 
 class TokensLeft(RowCheck):
-    """Marks rows in which every token is forbidden. If the padding token is forbidden, `excluded` is the id
-    of the padding token, otherwise None.
+    """Marks unfinished rows in which every token is forbidden. If the padding token is forbidden, `excluded`
+    is the id of the padding token, otherwise None.
     """
 
     def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):

@@ -6,18 +6,19 @@ example sampling with one beam. transformers also runs every search whose prompt
 search with a streamer, and greedy search with `return_dict_in_generate`, logits processors or stopping
 criteria. If a call has an argument, such as `ensemble`, that only the search of this package supports, this
 package also runs greedy search with `return_dict_in_generate`, logits processors and stopping criteria. If a
-call combines such an argument with a decoding method of transformers, for example sampling with one beam, the
-call raises an error. The choice has two steps:
+call has an argument that only the search of this package supports, and another argument selects a decoding
+method of transformers, the call raises an error. The choice between the searches has two steps:
 
-1. `uses_own_search` chooses before the call of `generate` of transformers.
-2. `SearchMethod` chooses between the greedy search of this package and of transformers, because transformers
-   creates the logits processors and the stopping criteria inside `generate`.
+1. Before the call of `generate` of transformers, `uses_own_search` chooses between `SearchMethod` and a
+   decoding method of transformers.
+2. For greedy search, `SearchMethod` chooses between this package and transformers. This choice depends on the
+   logits processors and the stopping criteria, which transformers creates inside `generate`.
 
 `VaswaniGeneration.generate` passes a `SearchMethod` to `generate` of transformers as the argument
 `custom_generate`. `SearchMethod` creates the `SearchTask`, runs `BeamSearch` of beam_search_vaswani, and
 returns the outputs that `generate` of transformers returns.
 
-This file is saved with every checkpoint because `generate` searches with this file.
+This file is saved with every checkpoint because `generate` runs the code of this file.
 
 In tensor shapes, B is the number of sentences, K the number of beams, P the prompt length and S
 the source length.
@@ -58,8 +59,9 @@ def uses_own_search(
     config: GenerationConfig, arguments: Mapping[str, Any], strategies: SearchStrategies, has_prompt_ids: bool
 ) -> bool:
     """Return True to run a `SearchMethod`, and False to run a decoding method of transformers. Raise an error
-    if one argument needs the search of this package, and another argument needs a decoding method of
-    transformers. `has_prompt_ids` is False if the prompt consists of embeddings instead of token ids.
+    if an argument needs the search of this package, but other arguments, the settings or the prompt need a
+    decoding method of transformers. `has_prompt_ids` is False if the prompt consists of embeddings instead of
+    token ids.
     """
     if strategies.given and not has_prompt_ids:
         raise InvalidValueError(
@@ -96,7 +98,7 @@ def uses_own_search(
 
 def refuse_strategies(strategies: SearchStrategies, name: str) -> None:
     """Raise an error if a call has an argument that only the search of this package supports. The argument
-    `name` of the call makes transformers use another decoding method.
+    `name` of the call selects a decoding method of transformers.
     """
     if strategies.given:
         raise InvalidValueError(
@@ -221,7 +223,8 @@ def _generate_output(search: BeamSearch, encoder_outputs: BaseModelOutput | None
     sequences, scores, beam_indices = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-    # If `return_dict_in_generate` is true, the decoder of the search is a `RowDecoder`.
+    # If `return_dict_in_generate` is true, the decoder of the search is a `RowDecoder`, which has the
+    # attributes `recorded` and `returned_cache`.
     decoder: Any = search.decoders[0]
     outputs = {
         "sequences": sequences,

@@ -104,8 +104,9 @@ class CandidateSelection(Protocol):
     """Chooses the candidates of each step of a search."""
 
     def __call__(self, search: RunningSearch, log_probs: torch.Tensor) -> Candidates:
-        """Choose `search.num_candidates` candidates. If fewer candidates exist, add candidates with the score
-        `EMPTY_SCORE`.
+        """Choose `search.num_candidates` candidates for each sentence. If fewer candidates exist, add
+        candidates with the score `EMPTY_SCORE`. Without `do_sample`, the candidates that have not ended must
+        be sorted by score, best first.
 
         `log_probs` [N, K, V] are the log-probabilities of the next token of `search.beams`. In the first
         step, `log_probs` can have the shape [N, 1, V], because all beams of a sentence are equal at the
@@ -117,7 +118,7 @@ def best_candidates(search: RunningSearch, log_probs: torch.Tensor) -> Candidate
     """Choose the continuations with the highest scores: the default without `do_sample`.
 
     A large vocabulary is divided into chunks, and only the chunks with the highest maxima are sorted. The
-    division into chunks halves the time, and does not change the result.
+    division into chunks halves the time of the selection, and does not change the result.
     """
     number = search.num_candidates
     num_sentences, num_beams, num_classes = log_probs.shape
@@ -268,8 +269,8 @@ class EarlyStopping(StoppingRule):
     """The default stopping rule, with the setting `early_stopping`.
 
     The search continues for a sentence while an unfinished translation could become one of the `num_counted`
-    best results. If `early_stopping` is True, the search also ends as soon as the sentence has `num_beams`
-    finished translations.
+    best translations. `num_counted` is `num_return_sequences` or `num_beams`. If `early_stopping` is True,
+    the search also ends as soon as the sentence has `num_beams` finished translations.
     """
 
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
@@ -301,8 +302,8 @@ def highest_reachable_score(
     """Return the highest score that an unfinished translation can reach. The translation has `length` new
     tokens now, and at most `longest` new tokens when it is finished. More tokens cannot increase `log_prob`.
 
-    With a positive length penalty, the longer of two translations with equal log-probability has the higher
-    score.
+    If `length_penalty` is positive, compute the score for the length `longest`, because the longer of two
+    translations with equal log-probability has the higher score.
     """
     return scorer(log_prob, longest if config.length_penalty > 0 else length)
 

@@ -63,9 +63,9 @@ class SegmentSearch:
     def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Step 5: search again for each segment whose best translation is a loop, and forbid repeated
-        n-grams. Use the new translation only if the new translation is not a loop and contains all required
-        phrases.
+        """Step 5: search again for each segment whose best translation repeats a word or phrase in a loop,
+        and forbid repeated n-grams. Use the new translation only if the new translation has no loop and
+        contains all required phrases. Skip a segment if one of its required phrases repeats an n-gram.
         """
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
@@ -86,7 +86,7 @@ class SegmentSearch:
         """Step 6: compute the scores and the word alignments of all hypotheses."""
         config = config_of_call(options.generate, self.backend.generation_config)
         validate_search_fields(config)
-        # The number of the last decoder layers that must return attention weights.
+        # The number of decoder layers, counted from the last layer, that must return attention weights.
         num_layers = ALIGNMENT_LAYERS if options.return_alignments else int(bool(config.coverage_penalty))
         pairs: list[tuple[Segment, Hypothesis]] = []
         for segment, of_segment in zip(segments, hypotheses, strict=True):

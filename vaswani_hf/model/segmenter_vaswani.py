@@ -6,7 +6,7 @@ and language tokens, and finds for each token the word that contains the token. 
 the target prefix and the required phrases of a text to its segments, and adds the terms of the glossary
 (step 3).
 
-This file is saved with every checkpoint because the translator divides texts with this file.
+This file is saved with every checkpoint because the translator runs the code of this file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -242,7 +242,7 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
 
 
 class Segmenter:
-    """Divides texts into segments. A segment contains the target prefix and the required phrases for its
+    """Divides texts into segments. A `Segment` also stores the target prefix and the required phrases of its
     translation.
 
     If the inputs or outputs of a model are not texts, a subclass overrides `split` and `cut`.
@@ -286,8 +286,8 @@ class Segmenter:
         separators: list[str],
         options: TranslationOptions,
     ) -> Layout:
-        """Cut the sentences of a request into pieces, and assign the target prefix and the required phrases
-        to pieces.
+        """Divide sentences that are too long for the model into pieces, and assign the target prefix and the
+        required phrases of the request to sentences and pieces.
         """
         if options.return_alignments:
             self.tokenizer.shift_word_indices(sentences, separators, request.text)
@@ -300,7 +300,7 @@ class Segmenter:
         if pieces and request.is_constrained:
             self.constraints.assign(pieces, request)
         elif request.target_prefix and not request.is_copied:
-            # The translation of a blank text is the target prefix.
+            # If a blank text has a target prefix, the translation is the target prefix.
             between = [request.target_prefix.strip()]
         if isinstance(options.glossary, Glossary):
             for piece in pieces:

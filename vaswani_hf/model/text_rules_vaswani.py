@@ -1,9 +1,9 @@
 """Splits texts into sentences, aligns words and detects loops, without a model.
 
-Sentences. The rules for sentences know abbreviations, initials, ordinals and quotation marks of European
-languages, and the full stops of Chinese and Japanese. The text is divided at a full stop only if the full
-stop certainly ends a sentence, because half a sentence translates worse than two sentences in one segment. A
-sentence without letters and digits, such as an emoji, is copied instead of translated.
+Sentences. The rules that split sentences cover abbreviations, initials, ordinals and quotation marks of
+European languages, and the full stops of Chinese and Japanese. The text is divided at a full stop only if the
+full stop certainly ends a sentence, because half a sentence translates worse than two sentences in one
+segment. A sentence without letters and digits, such as an emoji, is copied instead of translated.
 
 Words. White space separates words. Each word of a translation is aligned with the source word that receives
 the most attention from the tokens of the translated word.
@@ -13,7 +13,7 @@ detects such translations.
 
 This file is saved with every checkpoint because the translator uses its functions. `vaswani export --format
 html` converts the word lists, patterns and numbers of this file to JavaScript. In a pattern, the conversion
-supports `\\s`, `\\w` and `\\d` only outside of square brackets.
+to JavaScript supports `\\s`, `\\w` and `\\d` only outside of square brackets.
 
 In tensor shapes, S is the source length and T the target length, both in tokens.
 """
@@ -174,10 +174,10 @@ def _split_line(line: str) -> list[tuple[str, str]]:
     if start:
         pieces.append(("", line[:start]))
     has_case = line != line.lower()
-    # `ends` contains the start of the sentence, or the ends of the last three refused candidates. The text
-    # from `ends[0]` to the next candidate contains the last two words before the candidate. Do not pass the
-    # whole sentence to `_is_boundary`, because the time would grow with the square of the number of
-    # candidates.
+    # `ends` contains at most three positions: the last three of the start of the sentence and the ends of the
+    # refused candidates. The text from `ends[0]` to the next candidate contains the last two words before the
+    # candidate. Do not pass the whole sentence to `_is_boundary`, because the time would grow with the square
+    # of the number of candidates.
     ends = deque([start], maxlen=3)
     for candidate in CANDIDATE.finditer(line):
         if candidate.end() == len(line):
@@ -291,11 +291,12 @@ def token_texts(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) ->
     läuft". If a token contains only a part of a character, each byte of the part becomes an escape such as
     "\xc3".
     """
-    # The entry is None if the model has more classes than the tokenizer has entries.
+    # `convert_ids_to_tokens` returns None for a token id without a vocabulary entry. Such token ids exist if
+    # the model has more classes than the tokenizer has entries.
     entries = [entry or "" for entry in tokenizer.convert_ids_to_tokens(list(token_ids))]
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is None or decoder.decode(["Ã¤"]) != "ä":
-        # The vocabulary entries of a tokenizer that is not byte-level are plain text.
+        # If the tokenizer is not byte-level, return the vocabulary entries unchanged.
         return entries
     added = tokenizer.added_tokens_decoder
     texts = []

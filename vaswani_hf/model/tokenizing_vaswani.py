@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from .configuration_vaswani import eos_token_ids
 
 # Hold this lock during each call of a tokenizer, because a call changes the truncation and the language of
-# the tokenizer.
+# the tokenizer for all threads.
 TOKENIZING = threading.RLock()
 # The tag of a target language at the beginning of a source text, such as ">>en<<".
 TAG = re.compile(r">>\S+?<<")

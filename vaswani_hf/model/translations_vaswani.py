@@ -85,10 +85,10 @@ class Translation:
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why there is no translation: the text is invalid, or the confidence is below
             `min_confidence`. If `error` is set, `text` is empty.
-        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, or None if the
-            translation contains all phrases.
-        calibrated_confidence (float): The probability that the translation is good, estimated with
-            calibration.json of the checkpoint. None if the checkpoint has no calibration.json.
+        unmet_phrases (list): The phrases (str) of `must_contain` and of the glossary that the translation
+            lacks, or None if the translation contains all phrases.
+        calibrated_confidence (float): The probability that the translation is good (chrF of at least 60),
+            estimated with calibration.json of the checkpoint. None if the checkpoint has no calibration.json.
     """
 
     text: str

@@ -144,8 +144,8 @@ class BaseTranslator:
             target_prefixes (Iterable, optional): For each line, the text with which the translation must
                 begin, or None.
             must_contain (Iterable, optional): For each line, None or a list of phrases that the translation
-                must contain. If the search finds no translation with all phrases, the translation contains as
-                many phrases as possible. A warning and `Translation.unmet_phrases` name the missing phrases.
+                must contain. If the search finds no translation with all phrases, the translation lacks some
+                of the phrases. A warning and `Translation.unmet_phrases` name the missing phrases.
             **options: Fields of `TranslationOptions`. All other options are passed to `generate`.
 
         Returns:

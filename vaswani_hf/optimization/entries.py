@@ -118,7 +118,7 @@ class Regularizer:
     """An entry of `REGULARIZERS`.
 
     Attributes:
-        name (str): The name of the regulariser in messages.
+        name (str): The key of the regulariser in `REGULARIZERS`.
         build (BuildLoss): Creates the loss for a model.
         settings (type): The settings class with the recipe keys of the regulariser.
         strength (str): The recipe key for the strength of the regulariser. The value 0 turns the regulariser

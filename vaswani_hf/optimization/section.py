@@ -45,8 +45,8 @@ class TrainingSettings(_EntryKeys):
     Settings that also exist in `TrainingArguments` of transformers have the same names.
 
     The keys of an optimizer, schedule or regulariser have no meaning if the recipe does not select the
-    optimizer, schedule or regulariser. Therefore code that does not belong to an optimizer must not read the
-    keys of the optimizer. The same rule applies to schedules and regularisers.
+    optimizer, schedule or regulariser. Therefore only the code of an optimizer, schedule or regulariser reads
+    its keys.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -109,7 +109,8 @@ class TrainingSettings(_EntryKeys):
     null, no score stops the training."""
     metric_for_best_model: str = "loss"
     """The validation score by which early stopping finds the best checkpoint. `loss` is always available. The
-    scores `bleu` and `exact_match` need `evaluation.validation_bleu: true`."""
+    scores `bleu`, `chrf` and `exact_match` need `evaluation.validation_bleu: true`.
+    """
     dataloader_num_workers: int | None = recipe_key(None, ge=0, unit="processes", on_resume="free")
     """The number of processes that prepare batches. The default is 2 on an accelerator, and 0 on a CPU or
     with `data.streaming: true`."""

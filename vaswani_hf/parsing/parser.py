@@ -162,7 +162,7 @@ class SentenceSegmenter(Segmenter):
             )
         if length > self.max_length:
             logger.warning(
-                f"Line {number} has {length} tokens, but the longest sentence in training had "
+                f"Line {number} has {length} tokens, but the training used sentences of at most "
                 f"{self.max_length} tokens; the tree of this line may be less accurate."
             )
         return [segment]

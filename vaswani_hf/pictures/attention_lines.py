@@ -19,8 +19,8 @@ from .head_search import (
 )
 from .style import COLORS, Picture, literal, new_figure
 
-# The maximum number of words in an example, if there is such an example. The words of a longer sentence would
-# be too small in print.
+# The maximum number of words in the sentence of an example. If all sentences have more words, there is no
+# limit. The words of a longer sentence would be too small in print.
 _MOST_WORDS = 20
 _LINE_WIDTH = 5.0
 # A head prefers related words if `mean_weight` is at least `_PREFERENCE` times `mean_weight_same_distance`

@@ -1,8 +1,8 @@
 """Uses word lists to find pairs of related words in a sentence. The related words are a verb and its
 complement, or a pronoun and its antecedent.
 
-These functions do not parse the sentence. Therefore they can find a verb and a complement, or a pronoun
-and an antecedent, that are not related in the sentence.
+The functions of this file do not parse the sentence. Therefore the functions can find a verb and a
+complement, or a pronoun and an antecedent, that are not related in the sentence.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

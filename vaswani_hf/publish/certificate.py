@@ -35,8 +35,8 @@ class CertificateRow(Record):
         changed (int): The number of translations that differ from the translations of the checkpoint, except
             the translations that `changed_at_length_limit` counts.
         changed_at_length_limit (int): The number of changed translations among the sentences for which
-            vaswani_hf reached a length limit. The length limits of the engine differ from those of
-            vaswani_hf.
+            vaswani_hf reached a length limit. These translations are counted separately, because the length
+            limits of the engine differ from the limits of vaswani_hf.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.

@@ -68,7 +68,7 @@ class PushCheckpointsCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            # A killed run has perhaps left the temporary folder behind.
+            # Delete the temporary folder, because a killed run has perhaps left the folder behind.
             shutil.rmtree(self.folder / _STAGING, ignore_errors=True)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -191,8 +191,8 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
 
 
 def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]]:
-    """Download the newest checkpoints. Return the folder with the checkpoints, and a dict from the name of
-    each checkpoint to its step.
+    """Download the newest checkpoints and, for early stopping, the best checkpoint. Return the folder with
+    the checkpoints, and a dict from the name of each checkpoint to its step.
     """
     api = HfApi()
     if "/" not in repo_id:

@@ -39,7 +39,8 @@ def license_text(metadata: dict[str, Any]) -> str:
             f"{', '.join(map(_with_address, names))}.\nThe model card (README.md) says more about the licence and "
             "about the training data."
         )
-    # After the installation, only the metadata of the package contains the licence text.
+    # Read the licence text from the metadata of the package, because an installed package contains the text
+    # only there.
     apache = distribution("vaswani_hf").read_text("licenses/LICENSE") or ""
     return f"{weights}\n\n{_CODE}\n\n{apache}"
 

@@ -85,7 +85,7 @@ class CardContext:
     recipe: Recipe | None
     """The recipe of the run, or None if the checkpoint has no recipe."""
     recipe_yaml: str | None
-    """The published form of the recipe."""
+    """The recipe as YAML, without the folders of files (see recipe/published.py), or None."""
     data: DataRecord
     """The data of the run. The object is empty if the data is not known."""
     results: Results
@@ -209,7 +209,7 @@ def _scores(results: Results) -> dict[str, Any]:
 
 def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
     """Return the task in the recipe. Without a recipe, choose the task by the model type in config.json and
-    by the names of the scores in `test`. Raise an error if the task needs a score that `test` lacks.
+    by the names of the scores in `test`. Raise an error if `test` has only some of the scores of the task.
     """
     if recipe is not None:
         task = TASKS[recipe.task]

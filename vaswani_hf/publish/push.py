@@ -54,8 +54,8 @@ from .destination import Destination, check_destination, check_token
 from .staging import stage_repository
 
 # Names and patterns of files that a push deletes from the repository if the new checkpoint does not contain
-# the files. A push deletes no code files. A user can have written a code file, and transformers ignores code
-# files that the new checkpoint does not need.
+# the files. A push deletes no code files, because a user can have written a code file, and transformers
+# ignores code files that the new checkpoint does not need.
 REPLACED_FILES: tuple[str, ...] = (*CHECKPOINT_FILES, RECIPE_FILE, *UNCHANGED_RECORDS)
 # The texts for which `fingerprint` computes tokens and logits.
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
@@ -91,7 +91,7 @@ def push(
             tokenizers. If the folder has a README.md that `vaswani import` did not write, this file is the
             model card. If README.md is missing or comes from `vaswani import`, `push` writes the card from
             the files of the run, such as recipe.yaml and results.json.
-        repository (str): user/name.
+        repository (str): The repository on the Hub, as user/name.
         private (bool): If True, create the repository as a private repository. `private=True` raises an error
             for an existing public repository.
         revision (str, optional): A branch or refs/pr/N. The default is main. A branch that does not exist is
@@ -159,8 +159,8 @@ def commit_and_check(
     """Push the folder `staged` in one commit, download the commit again, compare the files, and add the tag.
 
     `find_differences(downloaded)` returns the names of the model outputs that differ from the outputs before
-    the push. If no output differs, the function prints the text in the argument `checked`. Return the address
-    of the commit or of the pull request.
+    the push. If no file and no output differs, the function prints the text in the argument `checked`. Return
+    the address of the commit or of the pull request.
     """
     commit, is_new = commit_folder(to, staged, commit_message, replaced)
     url = commit.pr_url or commit.commit_url
@@ -274,8 +274,8 @@ def _check_arrived(
 
 @torch.inference_mode()
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """Return the tokens, logits and translation of sample texts. For two identical checkpoints, `fingerprint`
-    returns equal results.
+    """Return the tokens and logits of sample texts, and for an encoder-decoder model the translation of the
+    first text. For two identical checkpoints, `fingerprint` returns equal results.
     """
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)
     check_tokenizers(model, *tokenizers, str(folder))

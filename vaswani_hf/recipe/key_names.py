@@ -16,7 +16,7 @@ KeyTypes = dict[FullName, Any]
 
 
 def key_types_by_task() -> dict[str, KeyTypes]:
-    """Return a dict that maps each task to the keys of its recipes."""
+    """Return a dict that maps each task to the keys of its recipes, with the types of their values."""
     by_task = {}
     for task, recipe in recipe_classes().items():
         types: KeyTypes = {}
@@ -32,7 +32,7 @@ def key_types_by_task() -> dict[str, KeyTypes]:
 
 
 def key_types_of_all_tasks() -> KeyTypes:
-    """Return the keys of the recipes of all tasks."""
+    """Return the keys of the recipes of all tasks, with the types of their values."""
     types: KeyTypes = {}
     for of_task in key_types_by_task().values():
         types |= of_task
@@ -54,7 +54,9 @@ def full_name_of_option(key: str) -> FullName:
 
 
 def unknown_key_error(name: FullName, value: Any, known: Iterable[FullName]) -> InvalidValueError:
-    """Return the error about a key that is not in `known`. The message suggests a key of `known`."""
+    """Return the error about a key that is not in `known`. The message suggests a similar key of `known`, if
+    there is one.
+    """
     key = _last_part(name)
     same = _with_last_part(key, known)
     hint = ""

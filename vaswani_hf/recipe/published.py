@@ -75,7 +75,9 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
-    """Return a checkpoint's published recipe as YAML, or None. `license` replaces `publishing.license`."""
+    """Return a checkpoint's published recipe as YAML, or None if the checkpoint has no recipe. `license`
+    replaces `publishing.license`.
+    """
     recorded = recorded_recipe(folder)
     if recorded is None:
         return None

@@ -41,9 +41,9 @@ class Direction:
 
 
 class Directions:
-    """The directions that the service supports. `models` contains a source language, a target language and a
-    translator for each model. Two models with the same source language and the same target language raise a
-    ValueError.
+    """The translation directions (pairs of source and target language) that the service supports. `models`
+    contains a source language, a target language and a translator for each model. Two models with the same
+    source language and the same target language raise a ValueError.
     """
 
     def __init__(

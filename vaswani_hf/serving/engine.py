@@ -107,7 +107,8 @@ class Job:
         """Set the result of the future if all segments have translations."""
         if len(self.translations) < self.num_segments:
             return
-        # Another thread cancels the future if the client closes the connection.
+        # Ignore an `InvalidStateError`, because another thread cancels the future if the client closes the
+        # connection.
         with contextlib.suppress(InvalidStateError):
             self.future.set_result(self.result())
 
@@ -145,7 +146,7 @@ class Engine:
         # segments. Code that uses `_jobs` must hold the lock `_changed`.
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
-        # The number of jobs in the last batch. Before the first batch, `_num_expected` is the maximum,
+        # The number of jobs in the last batch. Before the first batch, `_num_expected` is `max_batch`,
         # because the number of clients is unknown.
         self._num_expected = limits.max_batch
         self._is_stopping = False

@@ -26,7 +26,7 @@ _MOST_CONNECTIONS = 1000
 # connection.
 _KEEP_ALIVE = 75
 # The error numbers of a socket if another program uses the port, or if the user is not allowed to open the
-# port. Any other error number means that `--host` is not an address of this machine.
+# port. The service reports any other error number as an error of `--host`.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 

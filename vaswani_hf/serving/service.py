@@ -65,7 +65,8 @@ class Service:
         # settings.
         self._options_for = lru_cache(_MOST_SETTINGS)(self._complete_options)
         # Each request with documents (HTML or templates) occupies one thread, so at most `max_batch` of these
-        # requests run at the same time. These threads mostly wait for the translation thread of `Engine`.
+        # requests run at the same time. The threads need little CPU time, because the threads mostly wait for
+        # the translation thread of `Engine`.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
         self._checks: dict[str, LanguageCheck] = {}
         if language_check is not None and directions.detector is not None:

@@ -18,8 +18,8 @@ from .names import joined
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
 # The maximum weight of a corpus in `data.train_weights`. A larger weight would need too much memory, because
-# the run keeps a list of all examples of an epoch in memory. A corpus with the weight 1000 occurs 1000 times
-# in the list.
+# the run keeps a list of all examples of an epoch in memory. Each example of a corpus with the weight 1000
+# occurs 1000 times in the list of examples.
 _LARGEST_WEIGHT = 1000
 
 
@@ -191,11 +191,13 @@ class Augmentation(Settings):
     typos: float = Field(0.0, ge=0, le=1)
     """Add typos to the source: one typo for each 10 words, and at least one typo."""
     final_punctuation: float = Field(0.0, ge=0, le=1)
-    """Remove the punctuation at the end of source and target."""
+    """Remove the punctuation at the end of source and target, if both texts end with punctuation."""
     spaces: float = Field(0.0, ge=0, le=1)
     """Add or remove spaces in the source: one change for each 10 words, and at least one change."""
     placeholders: float = Field(0.0, ge=0, le=1)
-    """Insert the same placeholder, such as `{name}`, into source and target."""
+    """Replace a name or number in source and target by the same placeholder, such as `{name}`, or insert the
+    placeholder at the beginning of source and target.
+    """
 
 
 class CorpusData(DataSettings):

@@ -1,4 +1,6 @@
-"""Lists the GPUs for which `vaswani plan --hardware` can estimate the duration and the price of a run."""
+"""Lists the GPUs for which `vaswani plan --hardware` can estimate the duration of a run, and the prices of
+some GPUs.
+"""
 
 from dataclasses import dataclass
 
@@ -42,7 +44,9 @@ class Gpu:
     memory: int = 0
 
     def peak(self, bf16: bool) -> tuple[float, str]:
-        """Return the peak speed in FLOPs per second, and its dtype: bfloat16 if possible, else float32."""
+        """Return the peak speed in FLOPs per second, and its dtype: bfloat16 if `bf16` is true and the GPU
+        has bfloat16 instructions, else float32.
+        """
         if bf16 and self.bf16 is not None:
             return self.bf16 * 1e12, "bfloat16"
         return self.fp32 * 1e12, "float32"

@@ -31,7 +31,7 @@ class TokenizerSettings(Settings):
 
     @property
     def planned_target_size(self) -> int:
-        """The size of the target vocabulary in tokens, as `vaswani plan` assumes."""
+        """The number of tokens in the target vocabulary that `vaswani plan` assumes."""
         return self.vocab_size
 
     @property
@@ -185,9 +185,9 @@ MODEL_SETTINGS: dict[tuple[str, ...], Any] = {
 }
 
 
-# The search of the paper (Section 6.1): defaults of the section `decoding`. A run writes the values of these
-# settings to generation_config.json even if the values are the defaults. With greedy search, a run leaves out
-# the settings of beam search.
+# The search of the paper (Section 6.1): defaults of the section `decoding`. A run writes these settings to
+# generation_config.json even if their values equal the defaults of `SearchSettings`. With greedy search, a
+# run writes no settings of beam search.
 PAPER_SEARCH: dict[str, Any] = {
     "num_beams": 4,
     "early_stopping": False,

@@ -1,7 +1,7 @@
 """Defines `Task`, the base class of all tasks, such as translation and parsing.
 
-To add a task, write a subclass of `Task` in tasks/, and add an entry to the table `TASKS`. Other modules use
-no name of a task except "translation".
+To add a task, write a subclass of `Task` in tasks/, and add an entry to the table `TASKS`. No module outside
+tasks/ depends on the name of a task, except on "translation".
 """
 
 from abc import ABC, abstractmethod
@@ -90,9 +90,9 @@ def language_of(record: DataRecord) -> str:
 class Task(ABC):
     """Base class of the tasks that a model can be trained for, such as translation and parsing.
 
-    The methods of this class are for a task without a dataset on the Hub. If a task does not override the
-    methods, a validation computes only the loss and the perplexity. The arguments `data`, `tokenizer` and
-    `evaluation` of the methods are sections of a recipe.
+    The method `pin_data` of this class is for a task without a dataset on the Hub. If a task does not
+    override the methods for the validation, a validation computes only the loss and the perplexity. The
+    arguments `data`, `tokenizer` and `evaluation` of the methods are sections of a recipe.
 
     Attributes:
         name: The value of the key `task` of a recipe.
@@ -102,8 +102,8 @@ class Task(ABC):
         stacks: The stacks of the model: only "encoder", only "decoder", or "encoder" and "decoder".
         outputs_file: The name of the file of outputs for the test set; None if the task has no outputs.
         metrics: The names and titles of the scores, the most important score first.
-        test_scores: The test scores for the model card. If results.json has the first score of the tuple,
-            results.json must have all scores of the tuple.
+        test_scores: The names of the test scores for the model card. If results.json has the first of these
+            scores, results.json must have all of these scores.
         card_words: The texts of the model card that are equal for all models of the task.
     """
 
@@ -166,8 +166,8 @@ class Task(ABC):
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        """Convert the tokenizers of another model. Raise a ValueError if the task cannot use the
-        tokenizers.
+        """Convert the tokenizers of another model to tokenizers of the task. Raise a ValueError if the task
+        cannot use the tokenizers.
         """
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:

@@ -141,7 +141,8 @@ class LanguageModelingTask(Task):
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     test_scores = ("perplexity", "accuracy")
-    # Describes which special tokens the tokenizer adds to a text.
+    # Describes which special tokens the tokenizer of the task adds to a text, and whether the tokenizer adds
+    # a space before the text.
     form: TextForm
     # The first sentence of the model card. `{language}` stands for the language.
     description: str

@@ -18,7 +18,8 @@ Runs = dict[str, list[Recipe]]
 # Maps the `output_dir` of each ended training to the content of results.json, or to an error message.
 Outcomes = dict[str, dict[str, Any] | str]
 
-# Prefixes of the recipe keys that `vaswani ablate` itself sets.
+# Prefixes of the recipe keys that `vaswani ablate` itself sets. The comparison of two recipes ignores keys
+# with these prefixes.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
 # Marks a config field whose value comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
@@ -62,9 +63,9 @@ class RunComparison:
         changes: The recipe keys that differ from the first run.
         num_seeds: The number of trainings of the run, including trainings that have not ended.
         seeds: One entry for each training that has finished or failed.
-        mean: Maps each score to its mean over the seeds, or to None if no training has finished.
-        std: Maps each score to its sample standard deviation (N - 1), or to None for fewer than two finished
-            trainings.
+        mean: Maps each score to its mean over the seeds, or to None if no finished training has the score.
+        std: Maps each score to its sample standard deviation (N - 1), or to None if fewer than two finished
+            trainings have the score.
     """
 
     name: str

@@ -94,8 +94,8 @@ class RunLogCallback(TrainerCallback):
         say(_log_line(row, state.max_steps, left, self.trainer.losses.name))
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        # A resumed run reads the earlier training time (in seconds) from the last row of metrics.jsonl.
-        # Therefore write a row for the step of each checkpoint.
+        # A resumed run reads the earlier training time (in seconds) from the rows of metrics.jsonl up to its
+        # checkpoint. Therefore write a row for the step of each checkpoint.
         if state.is_world_process_zero and state.global_step != self.last_step:
             self._write({"step": state.global_step, **self._progress(args, state)})
 
@@ -223,8 +223,8 @@ class StopCallback(TrainerCallback):
 
 class EarlyStoppingCallback(TrainerCallback):
     """Ends the training at a scheduled checkpoint if `reason_to_stop` returns a reason. The early-stopping
-    callback of transformers counts validations in an attribute. This callback counts the validations in the
-    log, so that a resumed run continues the count.
+    callback of transformers counts validations in an attribute, which a resumed run does not restore by
+    default. This class counts the validations in the log, so that a resumed run continues the count.
     """
 
     def __init__(self, training: AnyTraining):

@@ -37,8 +37,8 @@ _REPLACED = ".replaced"
 
 
 def refuse_vanished_folder(folder: Path) -> None:
-    """Raise a WriteError if the output folder of a run has been deleted or replaced. Otherwise, a run would
-    write into a new empty folder or into the folder of another run.
+    """Raise a WriteError if the output folder of a run has been deleted or replaced. Without the error, a run
+    would write into a new empty folder or into the folder of another run.
     """
     if not (folder / RECIPE_FILE).is_file():
         raise WriteError(f"'{folder}' has vanished while the run wrote into it; start the run again.")
@@ -220,8 +220,8 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     checkpoint. `step` is the last step of the run. A line is printed for each damaged checkpoint.
     """
     last = folder / f"checkpoint-{step}"
-    # Check only the manifests, because the manifest of a checkpoint records whether `save_steps` scheduled
-    # the checkpoint.
+    # For the choice of the checkpoints, check only the manifests and not the other files, because
+    # `scheduled_checkpoints` reads only the manifests.
     until = [
         checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])
     ]

@@ -57,13 +57,14 @@ def _uses_deepspeed() -> bool:
 
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
-    """Return the FLOPs of the matrix products in one forward and backward pass of a batch. If the trainer
+    """Return the FLOPs of the linear layers in one forward and backward pass of a batch. If the trainer
     divides the batch into parts, count only the largest part. Each weight needs 6 FLOPs per position: a
     multiplication and an addition in each of three matrix products. The three matrix products of a linear
     layer give its output, the gradient of its input, and the gradient of its weight.
 
-    This estimate has the unit of the measurements in scripts/benchmarks/bf16.md. A run does not use the count
-    of step_cost.py, because the count would execute the user's model on tensors without data.
+    scripts/benchmarks/bf16.md counts FLOPs in the same way, so that `bfloat16_pays` can compare the estimate
+    with a limit from these measurements. A run does not use the count of step_cost.py, because step_cost.py
+    would execute the user's model on tensors without data.
     """
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)

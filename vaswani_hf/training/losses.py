@@ -16,11 +16,11 @@ from ..optimization.section import AnyTraining
 from .checkpoints import checkpoints_until
 from .stopping import RunError
 
-# `DivergenceDetector` computes the mean loss of `NUM_STEPS` steps. The detector also ends a run if the loss
-# is above the higher limit for `NUM_STEPS` consecutive steps.
+# `DivergenceDetector` computes the mean loss of `NUM_STEPS` steps. `DivergenceDetector` reports an exploded
+# loss if the loss is above the higher limit for `NUM_STEPS` consecutive steps.
 NUM_STEPS = 10
-# `DivergenceDetector` ends the run at the latest after `MOST_STEPS` consecutive steps with a loss above the
-# lower limit.
+# `DivergenceDetector` reports an exploded loss at the latest after `MOST_STEPS` consecutive steps with a loss
+# above the lower limit.
 MOST_STEPS = 100
 # A model "has learned something" if its lowest mean loss is more than `LEARNED` nats per token below the loss
 # of a uniform guess.
@@ -123,8 +123,8 @@ class DivergenceDetector:
         self.patience = min(max(max_steps // 10, NUM_STEPS), MOST_STEPS)
         self.first = earlier[0] if earlier else None
         self.lowest = min(earlier, default=math.inf)
-        # The first step of the latest series of steps with a loss above the limit; None if the latest loss is
-        # not above the limit.
+        # The first step of the latest series of steps with a loss above `limit` (see `update`); None if the
+        # latest loss is not above `limit`.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 

@@ -1,5 +1,5 @@
 """Averages of the weights over the steps of a run. If a run averages the weights over its steps, the
-validation uses the averaged weights. The averaged weights are also the final weights.
+validation scores and the final weights come from the averaged weights.
 """
 
 import contextlib

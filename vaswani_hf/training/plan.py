@@ -132,7 +132,7 @@ class Plan:
             a language model, or for an unknown number of steps.
         target_tokens: The maximum number of target positions (tokens and padding) in the whole run; None if
             the number of steps is unknown.
-        flops: The FLOPs of one process.
+        flops: The FLOPs of a step and of the run, for a run of one process.
         memory: The memory of a training step.
         hardware: The number and the name of the GPUs, such as "8 x P100"; None without `--hardware`.
         tokens_per_second: The given or measured speed in target tokens per second; None without such a speed.

@@ -1,8 +1,9 @@
 """Decides what `vaswani train` does in the folder of an earlier run.
 
 `find_state` compares the recipe with the folder, and `checkpoint_to_continue` returns the checkpoint from
-which the run continues. The other functions refuse a recipe or data with which the run must not continue.
-`_train` in run.py calls the functions, and lists what the run does in each state of the folder.
+which the run continues. The functions with `refuse` in their names raise an error for a recipe or data with
+which the run must not continue. `_train` in run.py calls the functions, and lists what the run does in each
+state of the folder.
 """
 
 import os
@@ -171,7 +172,8 @@ def is_finished(recipe: Recipe, saved: Recipe | None) -> bool:
     # the key `finished_with` is null, the run has not finished the scoring.
     if results.average_of is not None or results.finished_with is None:
         return False
-    # Prefer the values in results.json to the values in the saved recipe.
+    # Prefer the values in results.json to the values in the saved recipe, because a run writes recipe.yaml
+    # before the training, and `finished_with` after the scoring.
     values_of_run = values_that_continue(saved or recipe) | results.finished_with
     for key, value in values_that_continue(recipe).items():
         if key.startswith("data.test_") and value is None:

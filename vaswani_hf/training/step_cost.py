@@ -203,9 +203,10 @@ class _Counter(TorchDispatchMode):
 
 
 class _AcceleratorKernels(TorchFunctionMode):
-    """Chooses for fake CPU tensors what a GPU uses: the attention kernel with tensors of the dtype `dtype`,
-    the dropout kernel, and the size of the chunks of the loss. PyTorch leaves the mode during a backward
-    pass. Therefore `prepare_for_training` enters the mode again for checkpointed layers.
+    """In this mode, operations on fake CPU tensors use the same functions and sizes as on a GPU: the
+    attention kernel with tensors of the dtype `dtype`, the dropout kernel, and the size of the chunks of the
+    loss. PyTorch leaves the mode during a backward pass. Therefore `prepare_for_training` enters the mode
+    again for checkpointed layers.
     """
 
     def __init__(self, dtype: torch.dtype):

@@ -30,8 +30,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Signals that arrive within this number of seconds count as one signal, because a scheduler and a launcher
 # can each send a signal.
 SECONDS_OF_ONE_SIGNAL = 2.0
-# The seconds from `ShutdownRequested` until the process is killed. Python cannot raise an exception while C
-# code runs or while the process waits for another process.
+# The seconds from `ShutdownRequested` until `GracefulShutdown` kills the process. The kill can be necessary,
+# because Python cannot raise an exception while C code runs or while the process waits for another process.
 SECONDS_TO_END = 5.0
 # The seconds from a signal until `GracefulShutdown` kills the process. While the process saves a checkpoint,
 # `GracefulShutdown` does not kill the process.
@@ -41,8 +41,8 @@ _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 
 class ShutdownRequested(BaseException):
-    """Raised if a signal arrives while a run has nothing to save. Not an Exception, because an `except
-    Exception` in a library must not catch `ShutdownRequested`.
+    """Raised if a signal arrives while a run has nothing to save. The class does not derive from Exception,
+    because an `except Exception` in a library must not catch `ShutdownRequested`.
     """
 
 

@@ -93,7 +93,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.regularized_loss: RegularizedLoss | None = None
         if regularizer is not None:
             self.regularized_loss = regularizer.build(self.model, training, self.accelerator.autocast)
-        # If the run averages the weights during the training, the run validates and saves the averaged
+        # If the run averages the weights during the training, the run also validates and saves the averaged
         # weights.
         self.weight_average: WeightAverage | None = None
         if training.ema_decay is not None:
@@ -301,7 +301,8 @@ def training_arguments(
         **publishing.trackio,
         eval_strategy="steps" if validates else "no",
         save_strategy="steps",
-        # Log infinite and NaN losses too, because an infinite or NaN loss ends the run.
+        # Turn off the filter of transformers that replaces infinite and NaN losses in the log, because an
+        # infinite or NaN loss ends the run.
         logging_nan_inf_filter=False,
         # The Trainer must not skip batches in a resumed run, because `get_train_dataloader` already begins
         # after the batches of the checkpoint.

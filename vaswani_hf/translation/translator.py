@@ -122,8 +122,8 @@ class Translator(BaseTranslator):
         """
         requests = iter(requests)
         first: list[Any] = []
-        # If all texts so far are blank, read more requests, because the translator compares the
-        # speeds of the dtypes with a text that is not blank.
+        # If all texts so far are blank, read more requests, because `choose_dtype` compares the translations
+        # of texts that are not blank.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)

@@ -1,4 +1,4 @@
-"""Defines the optimizer "muon": Muon trains the matrices of the layers, and AdamW trains other weights."""
+"""Defines the optimizer "muon": Muon trains the matrices of the layers; AdamW trains all other weights."""
 
 from collections import ChainMap
 from collections.abc import Callable
@@ -38,10 +38,10 @@ def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024): a step changes a matrix by the orthogonalized Nesterov momentum.
 
-    The weight decay is decoupled, as in AdamW. The root mean square of the changes in one step is 0.2 times
-    the learning rate, because AdamW makes changes of a similar size (Liu et al. 2025, Section 2.2). The run
-    records the value of `bf16`, so that a resumed run computes in the same precision even on another
-    processor.
+    The weight decay is decoupled, as in AdamW. Muon scales the changes of a step to a root mean square of
+    about 0.2 times the learning rate, because AdamW makes changes of a similar size (Liu et al. 2025, Section
+    2.2). The run records the value of `bf16`, so that a resumed run computes in the same precision even on
+    another processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):

@@ -24,9 +24,9 @@ class RDropSettings(Settings):
 class RDropLoss(TwoPassLoss):
     """Computes the loss of R-Drop.
 
-    Differs from the paper of R-Drop: the loss is multiplied by 1/2, so that the loss is similar to the loss
-    of a single forward pass. With `max_grad_norm: 0`, the factor 1/2 hardly changes the steps of Adam,
-    because Adam divides the mean gradient by the root mean square of the gradients.
+    The loss differs from the paper of R-Drop: the loss is multiplied by 1/2, so that the loss is similar to
+    the loss of a single forward pass. With `max_grad_norm: 0`, the factor 1/2 hardly changes the steps of
+    Adam, because Adam divides the mean gradient by the root mean square of the gradients.
     """
 
     is_symmetric = True
