@@ -464,7 +464,7 @@ for probabilities in DROPOUTS:
     torch.manual_seed(0)
     runs = torch.stack([log_probs_of(other)[:, kept] for _ in range(20)])
     print(
-        f"{probabilities}: standard deviation of a log-probability between passes {runs.std(dim=0).mean():.3f}"
+        f"{probabilities}: standard deviation of a log-probability between forward passes {runs.std(dim=0).mean():.3f}"
     )
 for form in ("t2t", "torch"):
     gold, other_class = target_probabilities(0.1, form, 10)

@@ -46,10 +46,10 @@ TREES_HELD_OUT = 1000
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# A number consists of two parts. Each of the two parts of a number is drawn from one of the ranges in
-# `_RANGES`. The parts of 471,005 are 471 (the thousands) and 5 (the remainder below 1000). The first range in
-# `_RANGES` contains only zero. The second, third and fourth range contain the numbers with one, two and three
-# digits.
+# Each number of the corpus is drawn as two integers: the number of thousands, and the remainder below 1000.
+# For 471,005, the two integers are 471 and 5. Each integer is drawn from one of the ranges in `_RANGES`. The
+# first range in `_RANGES` contains only zero. The second, third and fourth range contain the numbers with
+# one, two and three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18

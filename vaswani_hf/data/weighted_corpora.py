@@ -57,8 +57,8 @@ class WeightedPairs:
                 f"weights are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise "
                 "the weight of a corpus that has pairs."
             )
-        # An epoch has P places. Element `i` of `source_lengths` and of `target_lengths` is the length (in
-        # tokens) of the longest sentence that place `i` can contain.
+        # An epoch has P sentence pairs. Element `i` of `source_lengths` and of `target_lengths` is the length
+        # (in tokens) of the longest sentence that pair `i` of an epoch can have.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 

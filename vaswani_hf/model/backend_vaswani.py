@@ -371,8 +371,8 @@ def token_log_probs(
     num_layers: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the log-probabilities [B, T] float32 (nats) of the tokens `labels` [B, T], and the
-    cross-attention [B, N, T, S] float32. The cross-attention comes from the last N = `num_layers` layers,
-    averaged over heads and models; None if N is 0.
+    cross-attention [B, N, T, S] float32. The cross-attention comes from the last `num_layers` decoder layers
+    (N = `num_layers`), averaged over heads and models; None if `num_layers` is 0.
 
     The function averages the probabilities of the models. The models must be in eval mode. A log-probability
     is NaN if a logit of its position is NaN or +inf, or if all logits of its position are -inf.

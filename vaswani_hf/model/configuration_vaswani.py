@@ -374,7 +374,7 @@ class VaswaniConfig(PreTrainedConfig):
     )
     initializer_range: float | None = config_field(
         None,
-        "Standard deviation of the initial weights, which are then drawn as in GPT-2. If None, the "
+        "Standard deviation of the initial weights. If set, the weights are drawn as in GPT-2. If None, the "
         "initial weights are drawn as in tensor2tensor.",
         or_none(A_POSITIVE_NUMBER),
     )

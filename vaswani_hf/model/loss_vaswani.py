@@ -25,11 +25,11 @@ IGNORED_LABEL = -100
 # label smoother of transformers adds -e/V times the logit to the evaluation loss. A logit below -1,000 would
 # make this part of the loss too large.
 EXCLUDED_LOGIT = -1e3
-# The maximum number of logits and of rows (tokens) in a chunk. The loss keeps the logits of only one chunk in
-# memory. On a CPU, a chunk has at most 2**24 logits, which take 64 MiB in float32. A GPU uses larger chunks,
-# because each chunk costs a fixed time. A CPU uses chunks of few rows, because a small chunk stays in the
-# processor's cache: with 10,000 classes, the loss takes 1.25 times as long in chunks of 1,677 rows as in
-# chunks of 384 rows.
+# The maximum number of logits in a chunk, and the maximum number of rows (tokens) in a chunk. The loss keeps
+# the logits of only one chunk in memory. On a CPU, a chunk has at most 2**24 logits, which take 64 MiB in
+# float32. A GPU uses larger chunks, because each chunk costs a fixed time. A CPU uses chunks of few rows,
+# because a small chunk stays in the processor's cache: with 10,000 classes, the loss takes 1.25 times as long
+# in chunks of 1,677 rows as in chunks of 384 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK_ON_CPU = 384
 

@@ -7,9 +7,9 @@ contains dropout and the label-smoothed loss (Section 5.4), generation_vaswani c
 pretrained_vaswani contains the base class that loads and saves weights.
 
 With the default values of `VaswaniConfig`, the models compute what the paper describes, with two exceptions.
-Differs from the paper: the padding token has probability 0, because no translation contains padding. Differs
-from the paper: the default of `label_smoothing` is 0, and not 0.1. The docstring of `VaswaniConfig` names the
-config fields that make a model differ from the paper.
+The padding token has probability 0, because no translation contains padding. The default of `label_smoothing`
+is 0; the paper uses 0.1. The docstring of `VaswaniConfig` names the config fields that make a model differ
+from the paper.
 
 This file is saved with every checkpoint because the file defines the models.
 

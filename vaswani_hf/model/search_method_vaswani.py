@@ -97,8 +97,8 @@ def uses_own_search(
 
 
 def refuse_strategies(strategies: SearchStrategies, name: str) -> None:
-    """Raise an error if a call has an argument that only the search of this package supports. The argument
-    `name` of the call selects a decoding method of transformers.
+    """Raise an error if a call has an argument that only the greedy search and the beam search of this
+    package support. The call also has the argument `name`, which selects a decoding method of transformers.
     """
     if strategies.given:
         raise InvalidValueError(

@@ -207,7 +207,7 @@ class BaseTranslator:
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
         """Return the options, completed with search settings from `task_specific_params` and
-        `DEFAULT_SEARCH`. The steps of a translation need options that `complete` has returned. Raise a
+        `DEFAULT_SEARCH`. The steps of a translation need options that this method has returned. Raise a
         ValueError if the backend or the checkpoint does not support an option.
         """
         completed = replace(options, generate=self._completed_settings(options.generate))

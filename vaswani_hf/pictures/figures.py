@@ -88,14 +88,15 @@ def draw_figures(
     `output`.
 
     `texts` are the source sentences of a test set. Texts with too many tokens for the model are left out.
-    `verbs` maps each verb to its possible complements, and `pronouns` maps each pronoun to its possible
-    antecedents, in lower case. A complement counts only if the complement is at least `least_distance` words
-    after the verb. By default, the function tries the minimum distances 4, 3 and 2 in turn. The function uses
-    the first minimum distance with at least 10 pairs of verb and complement in each half of `texts`. If no
-    distance has enough pairs, the function uses the distance 2. The pictures with all heads show the
-    attention of one layer for the source sentence `text`. By default, `text` is the first sentence in `texts`
-    that has the median number of words. `layer` is counted from 1, and is by default the last layer. `report`
-    is called with one line for each drawn picture, and with one line for each omitted picture.
+    `verbs` maps each verb to its possible grammatical complements, and `pronouns` maps each pronoun to its
+    possible antecedents, in lower case. A complement counts only if the complement is at least
+    `least_distance` words after the verb. By default, the function tries the minimum distances 4, 3 and 2 in
+    turn. The function uses the first minimum distance with at least 10 pairs of verb and complement in each
+    half of `texts`. If no distance has enough pairs, the function uses the distance 2. The pictures with all
+    heads show the attention of one layer for the source sentence `text`. By default, `text` is the first
+    sentence in `texts` that has the median number of words. `layer` is counted from 1, and is by default the
+    last layer. `report` is called with one line for each drawn picture, and with one line for each omitted
+    picture.
     """
     if not is_vaswani_seq2seq(translator.model):
         raise InvalidValueError(

@@ -173,7 +173,7 @@ def is_finished(recipe: Recipe, saved: Recipe | None) -> bool:
     if results.average_of is not None or results.finished_with is None:
         return False
     # Prefer the values in results.json to the values in the saved recipe, because a run writes recipe.yaml
-    # before the training, and `finished_with` after the scoring.
+    # before the training, and the key `finished_with` of results.json after the scoring.
     values_of_run = values_that_continue(saved or recipe) | results.finished_with
     for key, value in values_that_continue(recipe).items():
         if key.startswith("data.test_") and value is None:
