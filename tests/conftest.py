@@ -77,6 +77,20 @@ def _one_thread():
     assert number == 1, f"torch has {number} threads after this test."
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _seed_of_module():
+    """Let the fixtures of a module create the same random weights in each run. With other weights, two
+    translations can have almost equal scores.
+    """
+    torch.manual_seed(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed_of_test():
+    """Let each test draw the same random numbers in each run and after any other test."""
+    torch.manual_seed(1)
+
+
 @pytest.fixture(autouse=True)
 def _no_request_to_another_host():
     """Check after each test that the test and its fixtures asked no other host."""
