@@ -25,8 +25,9 @@ from ..checkpoint.files import (
     has_run,
     step_of,
 )
-from ..checkpoint.manifest import faults_of, metadata_of, verify_manifest
+from ..checkpoint.manifest import faults_of, verify_manifest
 from ..checkpoint.results import read_results
+from ..data.corpus_cache import CorpusDigest
 from ..messages import counted, say
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.schedules import SCHEDULES
@@ -35,7 +36,7 @@ from ..publish.during_training import fetch_checkpoints
 from ..recipe import Recipe
 from ..recipe.loading import load_recorded_recipe
 from ..recipe.published import published_recipe
-from .checkpoints import put_back_replaced, reason_to_stop
+from .checkpoints import CheckpointRecord, put_back_replaced, reason_to_stop
 from .finished import read_finished_run, restore_final_files
 
 
@@ -230,9 +231,9 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
     """Raise an error if a training step has another number of batches than in the earlier run."""
-    metadata = metadata_of(checkpoint)
+    record = CheckpointRecord.of(checkpoint)
     accumulation = training.gradient_accumulation_steps
-    before = metadata["processes"] * metadata["gradient_accumulation_steps"]
+    before = record.processes * record.gradient_accumulation_steps
     if num_processes * accumulation == before:
         return
     remedy = f"start {before // accumulation:,} processes" if before % accumulation == 0 else ""
@@ -249,14 +250,15 @@ def keep_number_of_threads(checkpoint: Path) -> None:
     """Use the number of threads of the earlier run, because another number changes the last bits of sums. If
     the environment variable OMP_NUM_THREADS is set, do not change the number of threads.
     """
-    threads = metadata_of(checkpoint).get("threads")
+    threads = CheckpointRecord.of(checkpoint).threads
     if threads is not None and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(threads, os.cpu_count() or 1))
 
 
-def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
-    """Raise an error if `pairs`, the digest of the training pairs, differs from that of the earlier run."""
-    before = metadata_of(checkpoint).get("training_pairs", pairs)
+def refuse_other_data(folder: Path, before: CorpusDigest, pairs: CorpusDigest) -> None:
+    """Raise an error if `pairs`, the digest of the training pairs, differs from `before`, the digest of the
+    earlier run.
+    """
     if before != pairs:
         raise ValueError(
             f"The training pairs differ from the pairs that the run in '{folder}' was begun with "
@@ -265,9 +267,9 @@ def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> 
         )
 
 
-def _pairs_in_words(pairs: dict[str, Any]) -> str:
-    count = "a stream" if pairs["count"] is None else f"{pairs['count']:,} pairs"
-    return f"{count}, sha256 {pairs['sha256'][:8]}…"
+def _pairs_in_words(pairs: CorpusDigest) -> str:
+    count = "a stream" if pairs.count is None else f"{pairs.count:,} pairs"
+    return f"{count}, sha256 {pairs.sha256[:8]}…"
 
 
 def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, max_steps: int) -> None:
@@ -287,9 +289,9 @@ def is_training_complete(checkpoint: Path | None, training: AnyTraining, max_ste
     """
     if checkpoint is None:
         return False
-    metadata = metadata_of(checkpoint)
-    if not metadata.get("validated", True):
+    record = CheckpointRecord.of(checkpoint)
+    if not record.validated:
         return False
     state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
-    has_stopped_early = metadata.get("scheduled", False) and bool(reason_to_stop(state, training))
+    has_stopped_early = record.scheduled and bool(reason_to_stop(state, training))
     return has_stopped_early or step_of(checkpoint) >= max_steps

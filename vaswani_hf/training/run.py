@@ -262,11 +262,12 @@ def _has_other_test(recipe: Recipe) -> bool:
     data differs from the training data of the finished run.
     """
     folder = Path(recipe.output_dir)
-    if finished.read_finished_run(folder) is None:
+    finished_run = finished.read_finished_run(folder)
+    if finished_run is None:
         return False
     load_corpus = TASKS[recipe.task].load_corpus
     corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
-    resume.refuse_other_data(folder, folder, corpus.digest)
+    resume.refuse_other_data(folder, finished_run.training_pairs, corpus.digest)
     # results.json of an earlier version has no hash. Without a test split, the run needs no new scores.
     recorded = read_results(folder).test_sha256 or corpus.hash_of_test
     return corpus.hash_of_test not in (recorded, None)
@@ -421,7 +422,8 @@ def _refuse_other_data_or_fewer_steps(recipe: Recipe, trainer: VaswaniTrainer, c
     has.
     """
     folder = Path(recipe.output_dir)
-    resume.refuse_other_data(folder, checkpoint, trainer.corpus.digest)
+    before = checkpoints.CheckpointRecord.of(checkpoint).training_pairs
+    resume.refuse_other_data(folder, before, trainer.corpus.digest)
     resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
 
 
