@@ -58,7 +58,7 @@ def restore_files(recipe: Recipe) -> None:
     """Put back a checkpoint that a killed run was replacing. If the run is resumed, download the checkpoints
     that the run has pushed to the Hub from another machine. Also restore damaged records of a finished run.
     """
-    folder = Path(recipe.output_dir)
+    folder = recipe.folder
     with explain_write_errors(folder):
         put_back_replaced(folder)
     if not recipe.training.resume:
@@ -80,7 +80,7 @@ def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
     recipe can continue the earlier run. `saved` is the recipe of the earlier run. Also raise an error if the
     run would overwrite a recipe.yaml of the user.
     """
-    folder = Path(recipe.output_dir)
+    folder = recipe.folder
     training = recipe.training
     if not has_run(folder):
         _refuse_recipe_of_user(folder / RECIPE_FILE)
@@ -132,7 +132,7 @@ def find_state(recipe: Recipe, saved: Recipe | None) -> RunState:
     """Return the state of the run in the output folder. Print which files of a finished run are damaged or
     missing. Raise an error if the damaged files cannot be made again.
     """
-    folder = Path(recipe.output_dir)
+    folder = recipe.folder
     if not is_finished(recipe, saved):
         return RunState.UNFINISHED
     damage = "; ".join(faults_of(folder).values())
@@ -159,7 +159,7 @@ def is_finished(recipe: Recipe, saved: Recipe | None) -> bool:
     """Return True if the output folder has the final weights and all scores that the recipe needs. The
     function does not check whether the files are damaged. `saved` is the recipe of the earlier run.
     """
-    folder = Path(recipe.output_dir)
+    folder = recipe.folder
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
