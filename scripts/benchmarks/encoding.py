@@ -68,7 +68,7 @@ def encode_corpus(way: str, arguments: argparse.Namespace) -> None:
         "wall_seconds": round(wall, 2),
         "load": round(os.getloadavg()[0], 1),
         "pairs": len(pairs),
-        "sha256": corpus_digest(prepared[0])["sha256"][:12],
+        "sha256": corpus_digest(prepared[0]).sha256[:12],
     }
     print(json.dumps(figures), flush=True)
 

@@ -96,12 +96,12 @@ def test_lengths_are_not_gathered_row_by_row(prepared, monkeypatch):
     source_lengths, _ = pair_lengths(prepared)
     pairs = PairRows(prepared).__getitems__([7, 3])
     assert [len(pair["input_ids"]) for pair in pairs] == source_lengths[[7, 3]].tolist()
-    assert corpus_digest(prepared)["count"] == len(source_lengths)
+    assert corpus_digest(prepared).count == len(source_lengths)
 
 
 def test_the_digest_is_that_of_the_pairs(prepared, raw, tokenizer, tmp_path, monkeypatch):
     digest = corpus_digest(prepared)
-    assert digest["count"] == len(prepared)
+    assert digest.count == len(prepared)
     assert digest == corpus_digest(prepared.flatten_indices())
     # The digest does not depend on the cache, on the chunks and on dropped texts.
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
@@ -117,7 +117,7 @@ def test_the_digest_tells_pairs_apart(tokenizer):
         raw = Dataset.from_list([{"source": source, "target": target} for source, target in pairs])
         return corpus_digest(
             prepare_pairs(raw, tokenizer, tokenizer, max_length=50, max_length_ratio=None)[0]
-        )["sha256"]
+        ).sha256
 
     one, two = ("ab", "cd"), ("ef", "gh")
     variants = [
@@ -143,7 +143,7 @@ def test_the_digest_of_a_stream_reads_its_beginning_and_leaves_its_place(raw, to
     seen = [next(batches) for _ in range(5)]
     read = report.read
     digest = corpus_digest(text)
-    assert digest["count"] is None
+    assert digest.count is None
     assert report.read == read
     # The digest of a stream depends on all of the first 1000 pairs, and on no later pair.
     assert digest == corpus_digest(raw.select(range(1000)).to_iterable_dataset())

@@ -135,9 +135,7 @@ def test_the_division_into_corpora_is_part_of_the_digest(load, tmp_path):
         for side, end in (("source", "en"), ("target", "de"))
     }
     here, there = load(), load(**other)
-    assert (
-        here.train["labels"] == there.train["labels"] and here.digest["count"] == there.digest["count"] == 6
-    )
+    assert here.train["labels"] == there.train["labels"] and here.digest.count == there.digest.count == 6
     assert here.digest != there.digest
     assert corpus_digest(here.train.remove_columns("corpus")) == corpus_digest(
         there.train.remove_columns("corpus")

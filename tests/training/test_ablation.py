@@ -113,7 +113,7 @@ def test_more_seeds_continue_a_list_and_tell_the_progress(first_time, words, cap
     started = []
 
     def failing(recipe):
-        started.append((Path(recipe.output_dir).parts[-2:], recipe.seed))
+        started.append((recipe.folder.parts[-2:], recipe.seed))
         raise OSError("No space left.")
 
     monkeypatch.setattr(ablation, "train", failing)

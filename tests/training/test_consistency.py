@@ -9,11 +9,11 @@ from factories import tiny_model
 from safetensors.torch import load_file
 from tiny_runs import metrics, same, weights
 
-from vaswani_hf.checkpoint.manifest import metadata_of
 from vaswani_hf.optimization.regularizers import two_passes
 from vaswani_hf.optimization.regularizers.r_drop import RDropLoss
 from vaswani_hf.optimization.regularizers.simcut import SimCutLoss
 from vaswani_hf.publish.model_card import model_card
+from vaswani_hf.training.checkpoints import CheckpointRecord
 from vaswani_hf.training.moving_average import MovingAverage
 from vaswani_hf.training.resume import keep_number_of_threads
 
@@ -138,7 +138,7 @@ def test_a_run_ends_with_its_moving_average_and_validates_it_beside_the_weights(
 
 def test_a_resumed_run_uses_the_number_of_threads_of_the_earlier_run(whole, monkeypatch):
     checkpoint = whole() / "checkpoint-8"
-    assert metadata_of(checkpoint)["threads"] == 1
+    assert CheckpointRecord.of(checkpoint).threads == 1
     chosen = []
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     # The tests set OMP_NUM_THREADS, so the function must not change the number of threads.

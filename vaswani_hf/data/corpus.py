@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from .batching import PairCollator
 from .columns import pair_corpora, pair_lengths
-from .corpus_cache import cached_digest, corpus_digest, hash_of_texts
+from .corpus_cache import CorpusDigest, cached_digest, corpus_digest, hash_of_texts
 from .encoding import CorpusReport, prepare_pairs
 from .splits import explain_split_errors
 from .weighted_corpora import WeightedPairs
@@ -104,8 +104,8 @@ class Corpus:
         return None if test is None else hash_of_texts(test)
 
     @cached_property
-    def digest(self) -> dict[str, Any]:
-        """The `corpus_digest` of the training data: `count` (None for a stream) and `sha256`."""
+    def digest(self) -> CorpusDigest:
+        """The digest of the training data."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
         # Hash the texts of a stream, not the token ids. Hashing the token ids would encode the first pairs of

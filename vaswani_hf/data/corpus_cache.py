@@ -17,6 +17,7 @@ import numpy as np
 from datasets import Dataset, IterableDataset
 
 from ..checkpoint.files import explain_write_errors, write_whole
+from ..checkpoint.results import Record
 from ..version import __version__
 from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
@@ -26,18 +27,26 @@ from .memory import mapped_files
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
-def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
-    """Return the `count` and the `sha256` of training pairs. A resumed run compares `count` and `sha256` with
-    the values of the original run.
+class CorpusDigest(Record):
+    """The number and the SHA-256 hash of training pairs. A resumed run compares its digest with the digest of
+    the original run.
+    """
 
-    The digest depends only on the content of the pairs, and not on the cache folder or the time of the
-    tokenization. For a stream, `sha256` is the hash of the first 1000 pairs, and `count` is None.
+    # The number of sentence pairs. None for a stream.
+    count: int | None
+    # The hash of all pairs. For a stream, the hash of the first 1000 pairs.
+    sha256: str
+
+
+def corpus_digest(pairs: Dataset | IterableDataset) -> CorpusDigest:
+    """Return the digest of training pairs. The digest depends only on the content of the pairs, and not on
+    the cache folder or the time of the tokenization.
     """
     if isinstance(pairs, IterableDataset):
         # Read the pairs from a copy of the stream, so that the training starts with the first pair of the
         # original stream.
         first = copy.deepcopy(pairs).take(_NUM_DIGESTED_PAIRS_OF_STREAM)
-        return {"count": None, "sha256": hash_of_texts(first)}
+        return CorpusDigest(count=None, sha256=hash_of_texts(first))
     rows = kept_rows(pairs)
     digest = hashlib.sha256()
     for name in ("input_ids", "labels"):
@@ -52,7 +61,7 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
         # Hash the corpus of each pair too, because the weight of the corpus determines how often an epoch
         # contains the pair.
         digest.update(np.ascontiguousarray(pair_corpora(pairs), "<i4"))
-    return {"count": len(pairs), "sha256": digest.hexdigest()}
+    return CorpusDigest(count=len(pairs), sha256=digest.hexdigest())
 
 
 def hash_of_texts(pairs: Iterable[dict[str, Any]]) -> str:
@@ -61,21 +70,21 @@ def hash_of_texts(pairs: Iterable[dict[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def cached_digest(pairs: Dataset) -> dict[str, Any]:
+def cached_digest(pairs: Dataset) -> CorpusDigest:
     """Return the `corpus_digest` of tokenized sentence pairs, from the cache if possible."""
     cache = cache_folder(pairs)
     if cache is None:
         return corpus_digest(pairs)
     path = cache / f"digest-{cache_key(pairs, hashlib.sha256(kept_rows(pairs)).hexdigest())}.json"
     # Ignore a missing or damaged file, because the digest is then computed below.
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        digest = json.loads(path.read_text(encoding="utf-8"))
-        if {"count": len(pairs), "sha256": str(digest["sha256"])} == digest:
+    with contextlib.suppress(OSError, ValueError):
+        digest = CorpusDigest.model_validate_json(path.read_bytes())
+        if digest.count == len(pairs):
             return digest
     digest = corpus_digest(pairs)
     # Ignore the error if the cache is full or read-only, because the next run can compute the digest again.
     with contextlib.suppress(OSError):
-        write_whole(path, json.dumps(digest))
+        write_whole(path, json.dumps(digest.as_json()))
     return digest
 
 

@@ -5,6 +5,7 @@ Each task has its own subclass of `Recipe`, because the keys of the sections dep
 
 import os
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, create_model, model_validator
@@ -47,6 +48,11 @@ class Recipe(Settings):
         # Pickle the values of the recipe instead of the object, because pickle cannot import a class that
         # `recipe_class` has created at run time.
         return make_recipe, ({name: getattr(self, name) for name in self.model_fields_set},)
+
+    @property
+    def folder(self) -> Path:
+        """The output folder of the run: the key `output_dir` as a path."""
+        return Path(self.output_dir)
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML that `load_recipe` can read, with all keys of its task."""

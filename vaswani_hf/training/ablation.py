@@ -156,7 +156,7 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
         return recipe.replace(model=recipe.model.replace(init_from=init_from))
     # If the output folder already contains a run, the run must have the same recipe. Recipes with `init_from`
     # are not checked here, because the model in `init_from` perhaps does not exist yet.
-    saved = saved_recipe(Path(recipe.output_dir))
+    saved = saved_recipe(recipe.folder)
     refuse_another_run(resolve(recipe, saved) if saved else recipe, saved)
     return recipe
 
@@ -188,7 +188,7 @@ def run_all(runs: Runs, output: Path, stem: str) -> Outcomes:
     # Read the results of finished trainings first, so that the table contains these results even if a
     # training is interrupted.
     outcomes: Outcomes = {
-        recipe.output_dir: read_results(Path(recipe.output_dir)).as_json()
+        recipe.output_dir: read_results(recipe.folder).as_json()
         for _, recipe in trainings
         if _is_finished(recipe)
     }
@@ -239,7 +239,7 @@ def _write_files(runs: Runs, outcomes: Outcomes, output: Path, stem: str) -> Non
 def _is_finished(recipe: Recipe) -> bool:
     """Return True if the output folder has the results of a finished run with this recipe."""
     try:
-        saved = saved_recipe(Path(recipe.output_dir))
+        saved = saved_recipe(recipe.folder)
         if saved is None:
             return False
         refuse_another_run(resolve(recipe, saved), saved)

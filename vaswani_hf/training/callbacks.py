@@ -16,11 +16,10 @@ import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl
 
 from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
-from ..checkpoint.manifest import metadata_of
 from ..messages import say
 from ..model.fast_path_vaswani import DelayedValues
 from ..optimization.section import AnyTraining
-from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
+from .checkpoints import CheckpointRecord, delete_between, reason_to_stop, refuse_vanished_folder
 from .losses import DivergenceDetector
 from .trainer import VaswaniTrainer
 
@@ -158,7 +157,7 @@ class StopCallback(TrainerCallback):
             self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size
         )
         self.detector = DivergenceDetector(uniform, state.max_steps, logged)
-        if self.checkpoint is not None and not metadata_of(self.checkpoint).get("validated", True):
+        if self.checkpoint is not None and not CheckpointRecord.of(self.checkpoint).validated:
             self._validate_again(args, state, control)
             if state.global_step >= state.max_steps or control.should_training_stop:
                 raise NoStepsLeftError

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from safetensors import SafetensorError
 from transformers import TrainerState
@@ -29,11 +29,36 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.locks import is_replaced
 from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
+from ..checkpoint.results import Record
+from ..data.corpus_cache import CorpusDigest
 from ..messages import counted, say
 from ..optimization.section import AnyTraining
 
 STAGING_FOLDER = ".saving"
 _REPLACED = ".replaced"
+
+
+class CheckpointRecord(Record):
+    """What the manifest of a numbered checkpoint states about the run, in addition to the files."""
+
+    step: int
+    # True if `save_steps` schedules a checkpoint at this step, and if no signal interrupted the validation of
+    # the step.
+    scheduled: bool
+    # False if a signal interrupted the validation of the step.
+    validated: bool
+    processes: int
+    gradient_accumulation_steps: int
+    # Version 0.2.0 does not write `threads`.
+    threads: int | None = None
+    # The number of target tokens in the training steps up to `step`.
+    target_tokens: int
+    training_pairs: CorpusDigest
+
+    @classmethod
+    def of(cls, checkpoint: Path) -> Self:
+        """Read the record of a numbered checkpoint. Raise a ValueError if the manifest is damaged."""
+        return cls.model_validate(metadata_of(checkpoint))
 
 
 def refuse_vanished_folder(folder: Path) -> None:
@@ -87,12 +112,12 @@ def discarding_failed_save(folder: Path) -> Iterator[None]:
         raise
 
 
-def publish_checkpoint(staged: Path, folder: Path, metadata: dict[str, Any]) -> None:
+def publish_checkpoint(staged: Path, folder: Path, record: CheckpointRecord) -> None:
     """Write the manifest of the checkpoint in the temporary folder `staged`, and move `staged` into the
     output folder `folder`.
     """
     open_to_readers(staged)
-    write_manifest(staged, metadata)
+    write_manifest(staged, record.as_json())
     final = folder / staged.name
     if final.exists():
         # A resumed run replaces a damaged checkpoint. A resumed run also replaces its last checkpoint if a
@@ -205,7 +230,7 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
     found = []
     for checkpoint in checkpoints:
         try:
-            if metadata_of(checkpoint).get("scheduled"):
+            if CheckpointRecord.of(checkpoint).scheduled:
                 found.append(checkpoint)
         except (OSError, ValueError):
             continue

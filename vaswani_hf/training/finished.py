@@ -9,7 +9,6 @@ import filecmp
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,10 @@ from ..checkpoint.files import (
     write_whole,
 )
 from ..checkpoint.manifest import describe, faults_of, read_manifest, verify_manifest, write_manifest
-from ..checkpoint.results import Results, TrainingRecord, read_results, write_results
+from ..checkpoint.results import Record, Results, TrainingRecord, read_results, write_results
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus
+from ..data.corpus_cache import CorpusDigest
 from ..messages import say
 from ..model.extension_vaswani import ENTRY
 from ..tasks import TASKS
@@ -42,18 +42,16 @@ from .run_results import draw_curve
 FINAL_STAGING_FOLDER = ".staging"
 
 
-@dataclass(frozen=True)
-class FinishedRun:
+class FinishedRun(Record):
     """The description of a finished run in the manifest of the output folder."""
 
+    training_pairs: CorpusDigest
+    # The text of recipe.yaml.
     recipe: str
-    """The text of recipe.yaml."""
+    # The text of results.json.
     results: str
-    """The text of results.json."""
-    training_pairs: dict[str, Any]
-    """The digest of the training pairs."""
+    # The size and the hash of each final file.
     files: dict[str, Any]
-    """The size and the hash of each final file."""
 
 
 def _outputs_files() -> list[str]:
@@ -70,7 +68,7 @@ def _final_files(folder: Path) -> list[str]:
     return [*CHECKPOINT_FILES, *code_files, CURVE_FILE, *_outputs_files()]
 
 
-def write_final_manifest(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
+def write_final_manifest(folder: Path, recipe: str, results: str, training_pairs: CorpusDigest) -> None:
     """First write the manifest, which contains the texts of recipe.yaml and results.json. Then write
     recipe.yaml and results.json. If the run is killed between these writes, `restore_final_files` writes the
     two files again.
@@ -78,7 +76,8 @@ def write_final_manifest(folder: Path, recipe: str, results: str, training_pairs
     paths = {path for pattern in _final_files(folder) for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
     files |= {RECIPE_FILE: recipe.encode(), RESULTS_FILE: results.encode()}
-    write_manifest(folder, {"training_pairs": training_pairs, "recipe": recipe, "results": results}, files)
+    metadata = {"training_pairs": training_pairs.as_json(), "recipe": recipe, "results": results}
+    write_manifest(folder, metadata, files)
     write_whole(folder / RECIPE_FILE, recipe)
     write_whole(folder / RESULTS_FILE, results)
 
@@ -88,17 +87,9 @@ def read_finished_run(folder: Path) -> FinishedRun | None:
     manifest is missing or damaged, or if the run has not finished.
     """
     try:
-        content = read_manifest(folder)
+        return FinishedRun.model_validate(read_manifest(folder))
     except (OSError, ValueError):
         return None
-    if not content.keys() >= {"recipe", "results", "training_pairs"}:
-        return None
-    return FinishedRun(
-        recipe=content["recipe"],
-        results=content["results"],
-        training_pairs=content["training_pairs"],
-        files=content["files"],
-    )
 
 
 def restore_final_files(folder: Path) -> None:

@@ -25,8 +25,9 @@ from ..checkpoint.files import (
     has_run,
     step_of,
 )
-from ..checkpoint.manifest import faults_of, metadata_of, verify_manifest
+from ..checkpoint.manifest import faults_of, verify_manifest
 from ..checkpoint.results import read_results
+from ..data.corpus_cache import CorpusDigest
 from ..messages import counted, say
 from ..model.errors_vaswani import InvalidValueError
 from ..optimization.schedules import SCHEDULES
@@ -35,7 +36,7 @@ from ..publish.during_training import fetch_checkpoints
 from ..recipe import Recipe
 from ..recipe.loading import load_recorded_recipe
 from ..recipe.published import published_recipe
-from .checkpoints import put_back_replaced, reason_to_stop
+from .checkpoints import CheckpointRecord, put_back_replaced, reason_to_stop
 from .finished import read_finished_run, restore_final_files
 
 
@@ -57,7 +58,7 @@ def restore_files(recipe: Recipe) -> None:
     """Put back a checkpoint that a killed run was replacing. If the run is resumed, download the checkpoints
     that the run has pushed to the Hub from another machine. Also restore damaged records of a finished run.
     """
-    folder = Path(recipe.output_dir)
+    folder = recipe.folder
     with explain_write_errors(folder):
         put_back_replaced(folder)
     if not recipe.training.resume:
@@ -79,7 +80,7 @@ def refuse_another_run(recipe: Recipe, saved: Recipe | None) -> None:
     recipe can continue the earlier run. `saved` is the recipe of the earlier run. Also raise an error if the
     run would overwrite a recipe.yaml of the user.
     """
-    folder = Path(recipe.output_dir)
+    folder = recipe.folder
     training = recipe.training
     if not has_run(folder):
         _refuse_recipe_of_user(folder / RECIPE_FILE)
@@ -131,7 +132,7 @@ def find_state(recipe: Recipe, saved: Recipe | None) -> RunState:
     """Return the state of the run in the output folder. Print which files of a finished run are damaged or
     missing. Raise an error if the damaged files cannot be made again.
     """
-    folder = Path(recipe.output_dir)
+    folder = recipe.folder
     if not is_finished(recipe, saved):
         return RunState.UNFINISHED
     damage = "; ".join(faults_of(folder).values())
@@ -158,7 +159,7 @@ def is_finished(recipe: Recipe, saved: Recipe | None) -> bool:
     """Return True if the output folder has the final weights and all scores that the recipe needs. The
     function does not check whether the files are damaged. `saved` is the recipe of the earlier run.
     """
-    folder = Path(recipe.output_dir)
+    folder = recipe.folder
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
@@ -230,9 +231,9 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
     """Raise an error if a training step has another number of batches than in the earlier run."""
-    metadata = metadata_of(checkpoint)
+    record = CheckpointRecord.of(checkpoint)
     accumulation = training.gradient_accumulation_steps
-    before = metadata["processes"] * metadata["gradient_accumulation_steps"]
+    before = record.processes * record.gradient_accumulation_steps
     if num_processes * accumulation == before:
         return
     remedy = f"start {before // accumulation:,} processes" if before % accumulation == 0 else ""
@@ -249,14 +250,15 @@ def keep_number_of_threads(checkpoint: Path) -> None:
     """Use the number of threads of the earlier run, because another number changes the last bits of sums. If
     the environment variable OMP_NUM_THREADS is set, do not change the number of threads.
     """
-    threads = metadata_of(checkpoint).get("threads")
+    threads = CheckpointRecord.of(checkpoint).threads
     if threads is not None and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(threads, os.cpu_count() or 1))
 
 
-def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
-    """Raise an error if `pairs`, the digest of the training pairs, differs from that of the earlier run."""
-    before = metadata_of(checkpoint).get("training_pairs", pairs)
+def refuse_other_data(folder: Path, before: CorpusDigest, pairs: CorpusDigest) -> None:
+    """Raise an error if `pairs`, the digest of the training pairs, differs from `before`, the digest of the
+    earlier run.
+    """
     if before != pairs:
         raise ValueError(
             f"The training pairs differ from the pairs that the run in '{folder}' was begun with "
@@ -265,9 +267,9 @@ def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> 
         )
 
 
-def _pairs_in_words(pairs: dict[str, Any]) -> str:
-    count = "a stream" if pairs["count"] is None else f"{pairs['count']:,} pairs"
-    return f"{count}, sha256 {pairs['sha256'][:8]}…"
+def _pairs_in_words(pairs: CorpusDigest) -> str:
+    count = "a stream" if pairs.count is None else f"{pairs.count:,} pairs"
+    return f"{count}, sha256 {pairs.sha256[:8]}…"
 
 
 def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, max_steps: int) -> None:
@@ -287,9 +289,9 @@ def is_training_complete(checkpoint: Path | None, training: AnyTraining, max_ste
     """
     if checkpoint is None:
         return False
-    metadata = metadata_of(checkpoint)
-    if not metadata.get("validated", True):
+    record = CheckpointRecord.of(checkpoint)
+    if not record.validated:
         return False
     state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
-    has_stopped_early = metadata.get("scheduled", False) and bool(reason_to_stop(state, training))
+    has_stopped_early = record.scheduled and bool(reason_to_stop(state, training))
     return has_stopped_early or step_of(checkpoint) >= max_steps

@@ -102,21 +102,20 @@ def train(recipe: Recipe) -> dict[str, Any]:
     # Normalise the path of the output folder first, because a path such as `a/../b` cannot be opened while
     # the folder `a` does not exist.
     recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
-    folder = Path(recipe.output_dir)
     processes = Processes()
     stop = GracefulShutdown()
     try:
         with (
             stop.listening(processes),
-            stop.ending_at_once(lambda: interruption_message(folder)),
-            explain_lost_processes(folder, stop),
-            _locked(folder, processes),
+            stop.ending_at_once(lambda: interruption_message(recipe.folder)),
+            explain_lost_processes(recipe.folder, stop),
+            _locked(recipe.folder, processes),
         ):
             return _train(recipe, processes, stop)
     except ShutdownRequested:
         if not processes.is_first:
             sys.exit(INTERRUPTED)
-        raise InterruptedRunError(interruption_message(folder)) from None
+        raise InterruptedRunError(interruption_message(recipe.folder)) from None
 
 
 @contextlib.contextmanager
@@ -150,11 +149,10 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
     resume.py defines the states of the folder, and chooses the checkpoint from which a run continues.
     """
-    folder = Path(recipe.output_dir)
 
     # 1. Compare the recipe with the earlier run in the output folder.
     processes.run_on_main(resume.restore_files, recipe)
-    saved = processes.run_on_main(resume.saved_recipe, folder) if recipe.training.resume else None
+    saved = processes.run_on_main(resume.saved_recipe, recipe.folder) if recipe.training.resume else None
     recipe = processes.run_on_main(resolve, recipe, saved)
     processes.run_on_main(resume.refuse_another_run, recipe, saved)
     state = processes.run_on_main(resume.find_state, recipe, saved)
@@ -165,17 +163,17 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     if state is RunState.FINISHED:
         if processes.is_first:
             _publish_again(recipe, saved)
-        return read_results(folder).as_json()
+        return read_results(recipe.folder).as_json()
 
     # 3. Check the recipe, find the checkpoint to continue from, and prepare the output folder.
     _check_recipe(recipe, processes)
     checkpoint = processes.run_on_main(
-        resume.checkpoint_to_continue, folder, recipe.training, processes.count
+        resume.checkpoint_to_continue, recipe.folder, recipe.training, processes.count
     )
     if checkpoint is not None:
         resume.keep_number_of_threads(checkpoint)
     processes.run_on_main(_check_publishing, recipe)
-    processes.run_on_main(_prepare_folder, folder)
+    processes.run_on_main(_prepare_folder, recipe.folder)
 
     # 4. Load the data, and make the model and the trainer.
     with said_at_intervals("preparing the data") if processes.is_first else contextlib.nullcontext():
@@ -202,7 +200,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     if processes.is_first:
         # All processes except the first process end without waiting for the push to the Hub.
         push_result(recipe.output_dir, recipe.publishing)
-    return read_results(folder).as_json()
+    return read_results(recipe.folder).as_json()
 
 
 # 1. Compare the recipe with the earlier run in the output folder
@@ -236,7 +234,7 @@ def _with_fields_of_bases(recipe: Recipe, saved: Recipe | None) -> Recipe:
     if (
         saved is not None
         and saved.task == recipe.task
-        and initialization.has_begun_from(Path(recipe.output_dir), model, saved.model)
+        and initialization.has_begun_from(recipe.folder, model, saved.model)
     ):
         model = initialization.with_recorded_shape(model, saved.model)
         if tokenizer.keep:
@@ -261,14 +259,14 @@ def _has_other_test(recipe: Recipe) -> bool:
     """Return True if the recipe has other test texts than the finished run. Raise an error if the training
     data differs from the training data of the finished run.
     """
-    folder = Path(recipe.output_dir)
-    if finished.read_finished_run(folder) is None:
+    finished_run = finished.read_finished_run(recipe.folder)
+    if finished_run is None:
         return False
     load_corpus = TASKS[recipe.task].load_corpus
-    corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
-    resume.refuse_other_data(folder, folder, corpus.digest)
+    corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, recipe.folder, new_tokenizers=False)
+    resume.refuse_other_data(recipe.folder, finished_run.training_pairs, corpus.digest)
     # results.json of an earlier version has no hash. Without a test split, the run needs no new scores.
-    recorded = read_results(folder).test_sha256 or corpus.hash_of_test
+    recorded = read_results(recipe.folder).test_sha256 or corpus.hash_of_test
     return corpus.hash_of_test not in (recorded, None)
 
 
@@ -276,18 +274,17 @@ def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
     """Print that the run is finished. If the recipe has `publishing.push_to_hub`, write the licences and the
     section `publishing` of the recipe into recipe.yaml, and push the checkpoint.
     """
-    folder = Path(recipe.output_dir)
-    say(f"the run in '{folder}' is finished; nothing is left to do")
+    say(f"the run in '{recipe.folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and saved is not None:
         # Use the licence and the attribution of the new recipe, because a user can change both after a run
         # has finished.
         data = saved.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = saved.replace(data=data, publishing=recipe.publishing).to_yaml()
-        end = finished.read_finished_run(folder)
+        end = finished.read_finished_run(recipe.folder)
         if end is not None:
-            finished.write_final_manifest(folder, text, end.results, end.training_pairs)
+            finished.write_final_manifest(recipe.folder, text, end.results, end.training_pairs)
         else:
-            write_whole(folder / RECIPE_FILE, text)
+            write_whole(recipe.folder / RECIPE_FILE, text)
     push_result(recipe.output_dir, recipe.publishing)
 
 
@@ -349,7 +346,7 @@ def _prepare_folder(folder: Path) -> None:
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
     task = TASKS[recipe.task]
     # A resumed run reads the tokenizers from its checkpoint.
-    folder = checkpoint or Path(recipe.output_dir)
+    folder = checkpoint or recipe.folder
     new_tokenizers = checkpoint is None and processes.is_first
     with explain_write_errors(folder):
         if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
@@ -420,19 +417,18 @@ def _refuse_other_data_or_fewer_steps(recipe: Recipe, trainer: VaswaniTrainer, c
     """Raise an error if the training data has changed, or if the run needs fewer steps than the checkpoint
     has.
     """
-    folder = Path(recipe.output_dir)
-    resume.refuse_other_data(folder, checkpoint, trainer.corpus.digest)
-    resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
+    before = checkpoints.CheckpointRecord.of(checkpoint).training_pairs
+    resume.refuse_other_data(recipe.folder, before, trainer.corpus.digest)
+    resume.refuse_fewer_steps(recipe.folder, recipe.training, checkpoint, trainer.args.max_steps)
 
 
 def _write_recipe(recipe: Recipe, corpus: Corpus) -> None:
     """Write recipe.yaml, and print the numbers of examples. If a finished run continues, delete its manifest,
     because the continued run will replace the final files.
     """
-    folder = Path(recipe.output_dir)
-    with explain_write_errors(folder):
-        (folder / MANIFEST_FILE).unlink(missing_ok=True)
-        write_whole(folder / RECIPE_FILE, recipe.to_yaml())
+    with explain_write_errors(recipe.folder):
+        (recipe.folder / MANIFEST_FILE).unlink(missing_ok=True)
+        write_whole(recipe.folder / RECIPE_FILE, recipe.to_yaml())
     for split, size in recipe.data.held_out_sizes.items():
         say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
     run_results.say_counts_of_corpus(corpus)
@@ -440,10 +436,9 @@ def _write_recipe(recipe: Recipe, corpus: Corpus) -> None:
 
 def _delete_old_checkpoints(recipe: Recipe, checkpoint: Path) -> None:
     """Delete the checkpoints that an earlier run did not delete, perhaps because the run was killed."""
-    folder = Path(recipe.output_dir)
     state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
-    with explain_write_errors(folder):
-        checkpoints.rotate_checkpoints(folder, recipe.training, state)
+    with explain_write_errors(recipe.folder):
+        checkpoints.rotate_checkpoints(recipe.folder, recipe.training, state)
 
 
 # 6. Final weights, scores and publishing
@@ -451,17 +446,16 @@ def _delete_old_checkpoints(recipe: Recipe, checkpoint: Path) -> None:
 
 def _repair_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     """Write the damaged and missing final files of a finished run again."""
-    folder = Path(recipe.output_dir)
-    finished_run = finished.read_finished_run(folder)
+    finished_run = finished.read_finished_run(recipe.folder)
     assert finished_run is not None
-    if verify_manifest(folder, [WEIGHTS_FILE]) is None:
+    if verify_manifest(recipe.folder, [WEIGHTS_FILE]) is None:
         model = _random_model(recipe, trainer.corpus)
-        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        model.load_state_dict(load_file(recipe.folder / WEIGHTS_FILE))
     else:
         model, _ = _final_model(recipe, trainer)
-    with checkpoints.explain_output_errors(folder):
+    with checkpoints.explain_output_errors(recipe.folder):
         finished.repair_run(
-            folder,
+            recipe.folder,
             model,
             trainer.corpus,
             finished_run,
@@ -472,17 +466,16 @@ def _repair_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 
 def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     """Compute the final checkpoint from the numbered checkpoints, score it, and write results.json."""
-    folder = Path(recipe.output_dir)
     corpus = trainer.corpus
     model, averaged_steps = _final_model(recipe, trainer)
-    with checkpoints.explain_output_errors(folder):
-        recorded = run_results.recorded_training(folder, trainer)
-        finished.save_model(model, corpus, folder, recorded)
+    with checkpoints.explain_output_errors(recipe.folder):
+        recorded = run_results.recorded_training(recipe.folder, trainer)
+        finished.save_model(model, corpus, recipe.folder, recorded)
         training = run_results.training_record(trainer, model, averaged_steps, recorded)
         found = _results_of_run(recipe, trainer, model, training)
-        checkpoints.refuse_vanished_folder(folder)
-        recipe_text = (folder / RECIPE_FILE).read_text(encoding="utf-8")
-        finished.write_final_manifest(folder, recipe_text, found.as_text(), corpus.digest)
+        checkpoints.refuse_vanished_folder(recipe.folder)
+        recipe_text = (recipe.folder / RECIPE_FILE).read_text(encoding="utf-8")
+        finished.write_final_manifest(recipe.folder, recipe_text, found.as_text(), corpus.digest)
     run_results.say_end(trainer)
 
 
@@ -493,7 +486,7 @@ def _final_model(recipe: Recipe, trainer: VaswaniTrainer) -> tuple[PreTrainedMod
     training = recipe.training
     # Build a new model for the final weights, because the model of the trainer may be sharded.
     model = _random_model(recipe, trainer.corpus)
-    chosen = checkpoints.final_checkpoints(Path(recipe.output_dir), training, trainer.last_step)
+    chosen = checkpoints.final_checkpoints(recipe.folder, training, trainer.last_step)
     if training.average_checkpoints:
         say(f"averaging the last {len(chosen)} checkpoints")
     file = checkpoints.final_weights_file(training)
@@ -506,13 +499,12 @@ def _results_of_run(
     recipe: Recipe, trainer: VaswaniTrainer, model: PreTrainedModel, training: TrainingRecord
 ) -> Results:
     """Score the saved checkpoint, draw its pictures, and return the content of results.json."""
-    folder = Path(recipe.output_dir)
     corpus = trainer.corpus
     scores = run_results.score_test_split(trainer, recipe.data)
     examples = run_results.card_examples(trainer, recipe.data, recipe.publishing)
-    run_results.draw_attention(folder, examples)
+    run_results.draw_attention(recipe.folder, examples)
     run_results.say_counts_of_stream(corpus)
-    run_results.draw_curve(folder, trainer.last_step)
+    run_results.draw_curve(recipe.folder, trainer.last_step)
     found = Results(
         training=training,
         examples=examples,

@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from ..checkpoint.files import step_of
-from ..checkpoint.manifest import metadata_of
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.batching import cut_into_parts
 from ..data.corpus import Corpus
@@ -31,6 +30,7 @@ from ..tasks import Task
 from .batches import TrainingBatches, largest_part
 from .checkpoints import (
     STAGING_FOLDER,
+    CheckpointRecord,
     discarding_failed_save,
     empty_staging_folder,
     publish_checkpoint,
@@ -77,7 +77,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.start_step = step_of(checkpoint) if checkpoint else 0
         # After the first step, `target_tokens_seen` is a tensor on the device, because converting a tensor to
         # a Python number forces a CUDA synchronisation.
-        self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
+        self.target_tokens_seen: Any = CheckpointRecord.of(checkpoint).target_tokens if checkpoint else 0
         # True if a signal prevented the validation at the current step.
         self.validation_is_due = False
         prepare_for_training(model, training)
@@ -219,19 +219,17 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.batches.save(staged, step)
         if self.weight_average is not None:
             self.weight_average.save(staged)
-        metadata = {
-            "step": step,
-            # True if `save_steps` schedules a checkpoint at this step, and if no signal interrupted the
-            # validation of the step.
-            "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
-            "validated": not self.validation_is_due,
-            "processes": self.args.world_size,
-            "gradient_accumulation_steps": self.training.gradient_accumulation_steps,
-            "threads": torch.get_num_threads(),
-            "target_tokens": int(self.target_tokens_seen),
-            "training_pairs": self.corpus.digest,
-        }
-        publish_checkpoint(staged, folder, metadata)
+        record = CheckpointRecord(
+            step=step,
+            scheduled=step % self.training.save_steps == 0 and not self.validation_is_due,
+            validated=not self.validation_is_due,
+            processes=self.args.world_size,
+            gradient_accumulation_steps=self.training.gradient_accumulation_steps,
+            threads=torch.get_num_threads(),
+            target_tokens=int(self.target_tokens_seen),
+            training_pairs=self.corpus.digest,
+        )
+        publish_checkpoint(staged, folder, record)
         if self.losses.suspect_since is None:
             # Delete no checkpoint while the training seems to diverge, because the new checkpoint is perhaps
             # useless.

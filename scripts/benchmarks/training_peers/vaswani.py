@@ -77,7 +77,7 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
     """Return the corpus of a recipe. Load the tokenizer from the folder of the texts. If `new_tokenizers` is
     True, first train the tokenizer, and write the tokenizer into this folder.
     """
-    folder = Path(recipe.output_dir).parent
+    folder = recipe.folder.parent
     return TASKS[recipe.task].load_corpus(
         recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
     )
@@ -101,7 +101,7 @@ def main() -> None:
     turns = Turns(torch.cuda if settings.device == "cuda" else None)
     recipe = resolve(recipe_of(settings), None)
     corpus = corpus_of(recipe)
-    folder = Path(recipe.output_dir)
+    folder = recipe.folder
     folder.mkdir(exist_ok=True)
     model = model_of(recipe, corpus)
     arguments = training_arguments(recipe.training, recipe.output_dir, recipe.seed, validates=False)
