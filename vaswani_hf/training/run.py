@@ -70,6 +70,7 @@ from .resume import RunState
 from .stopping import (
     GracefulShutdown,
     InterruptedRunError,
+    Phase,
     ShutdownRequested,
     explain_lost_processes,
     interruption_message,
@@ -104,11 +105,11 @@ def train(recipe: Recipe) -> dict[str, Any]:
     recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
     folder = Path(recipe.output_dir)
     processes = Processes()
-    stop = GracefulShutdown()
+    stop = GracefulShutdown(lambda: interruption_message(folder))
     try:
         with (
             stop.listening(processes),
-            stop.ending_at_once(lambda: interruption_message(folder)),
+            stop.phase(Phase.INTERRUPTIBLE),
             explain_lost_processes(folder, stop),
             _locked(folder, processes),
         ):
