@@ -16,25 +16,29 @@ from vaswani_hf.pictures.head_search import (
     most_different_heads,
     untrained,
 )
-from vaswani_hf.pictures.relations import Relation, default_pronouns, default_verbs, read_partners
+from vaswani_hf.pictures.relations import (
+    default_pronouns,
+    default_verbs,
+    pronoun_relation,
+    read_partners,
+    verb_relation,
+)
 
 SENTENCE = "a man wearing a red shirt and a hat sees his dog".split()
 
 
 def test_complement_is_the_first_partner_that_is_far_enough():
     verbs = {"wearing": frozenset({"shirt", "hat"})}
-    assert list(Relation(verbs, is_earlier=False, least_distance=3).pairs(SENTENCE)) == [(2, 5)]
-    assert list(Relation(verbs, is_earlier=False, least_distance=4).pairs(SENTENCE)) == [(2, 8)]
-    assert not list(Relation(verbs, is_earlier=False, least_distance=7).pairs(SENTENCE))
+    assert list(verb_relation(verbs, 3).pairs(SENTENCE)) == [(2, 5)]
+    assert list(verb_relation(verbs, 4).pairs(SENTENCE)) == [(2, 8)]
+    assert not list(verb_relation(verbs, 7).pairs(SENTENCE))
 
 
 def test_antecedent_is_the_last_partner_before():
     pronouns = {"his": frozenset({"man", "hat"})}
-    assert list(Relation(pronouns, is_earlier=True, least_distance=2).pairs(SENTENCE)) == [(10, 8)]
-    assert list(Relation(pronouns, is_earlier=True, least_distance=3).pairs(SENTENCE)) == [(10, 1)]
-    assert list(
-        Relation(pronouns, is_earlier=True, least_distance=2).pairs([word.title() for word in SENTENCE])
-    )
+    assert list(pronoun_relation(pronouns, 2).pairs(SENTENCE)) == [(10, 8)]
+    assert list(pronoun_relation(pronouns, 3).pairs(SENTENCE)) == [(10, 1)]
+    assert list(pronoun_relation(pronouns, 2).pairs([word.title() for word in SENTENCE]))
 
 
 def test_lists_of_words():
@@ -60,8 +64,8 @@ def test_lists_of_words():
     ],
 )
 def test_lists_fit_captions_and_everyday_sentences(language, captions, everyday):
-    verbs = Relation(default_verbs(language), is_earlier=False, least_distance=4)
-    pronouns = Relation(default_pronouns(language), is_earlier=True, least_distance=2)
+    verbs = verb_relation(default_verbs(language), 4)
+    pronouns = pronoun_relation(default_pronouns(language), 2)
     for sentence in (captions, everyday):
         words = sentence.split()
         assert len(list(verbs.pairs(words))) == 1
@@ -100,9 +104,9 @@ def test_weights_of_a_batch(sentences, monkeypatch, pad_token_id):
 def test_statistics_by_loops(sentences):
     """The statistics are those that loops compute from the weights."""
     tokens, model = sentences
-    relation = Relation({"wearing": frozenset({"shirt"})}, is_earlier=False, least_distance=2)
+    relation = verb_relation({"wearing": frozenset({"shirt"})}, 2)
     statistics = measure(model, tokens, [relation])
-    ((found,),) = statistics.occurrences
+    (found,) = statistics.occurrences[relation.name]
     words = tokens[1].words
     assert (found.sentence, words[found.query], words[found.key]) == (1, "wearing", "shirt")
     weights = dict(encoder_weights(model, tokens))[1]
@@ -141,7 +145,7 @@ def test_most_different_heads():
     distances = torch.zeros(2, 3, 3)
     distances[1, 0, 2] = distances[1, 2, 0] = 0.4
     distances[0, 0, 1] = distances[0, 1, 0] = 0.3
-    assert most_different_heads(Statistics([], {0: distances})) == (Head(1, 0), Head(1, 2))
+    assert most_different_heads(Statistics({}, {0: distances})) == (Head(1, 0), Head(1, 2))
 
 
 def test_untrained_model(sentences):

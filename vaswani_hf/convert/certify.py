@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +31,7 @@ from ..tasks.translation import TranslationEvaluation, TranslationTask
 from ..translation.translator import Translator
 from ..version import __version__, are_installed, install_command
 from .comparison import TOLERANCE, largest_difference_of_rows
-from .export import EXPORT_FORMATS, card_data, load_checkpoint, write_model
+from .export import EXPORT_FORMATS, LoadedCheckpoint, card_data, load_checkpoint, write_model
 from .export_formats import SCORE_PER_TOKEN, Engine, ExportFormat, NotExpressibleError, TranslatorEngine
 
 # The largest share of translations that may differ between the checkpoint and an exported model with float32
@@ -199,37 +200,34 @@ class _Certification:
             if not is_cut and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
-        files = {path for pattern in CHECKPOINT_FILES for path in self.folder.glob(pattern)}
-        row = CertificateRow(
-            engine="vaswani_hf", weights="float32", status="measured", megabytes=_megabytes(files)
-        )
-        row.num_beams = search["num_beams"]
-        if row.num_beams > 1:
-            row.length_penalty = f"{search['length_penalty_type']} {search['length_penalty']:g}"
-            if search["length_penalty_type"] == "power" and search["early_stopping"] == "never":
-                row.length_penalty += ", early stopping never"
-        self._score(row, translations, seconds)
         log_probs = self.engine.log_probs(source_ids, target_ids)
-        row.seconds = time.perf_counter() - begin
+        row = CertificateRow(
+            engine="vaswani_hf",
+            weights="float32",
+            status="measured",
+            num_beams=search["num_beams"],
+            length_penalty=_length_penalty(search),
+            sentences=len(translations),
+            bleu=self._bleu(translations),
+            sentences_per_second=len(translations) / seconds,
+            megabytes=_megabytes(
+                {path for pattern in CHECKPOINT_FILES for path in self.folder.glob(pattern)}
+            ),
+            seconds=time.perf_counter() - begin,
+        )
         return _Expected(row, translations, is_limited, source_ids, target_ids, log_probs)
 
     def measure(self, entry: ExportFormat, quantization: str | None) -> list[CertificateRow]:
         """Export the checkpoint, run the exported model, and compare its outputs with the outputs of the
         checkpoint. Return one row for each number of beams with which the engine is measured.
         """
-        row = CertificateRow(
-            engine=entry.expressible.title, weights=quantization or "float32", status="failed"
-        )
+        # `new_row` creates a row of the engine, and during a search a row of the search.
+        new_row = partial(CertificateRow, engine=entry.expressible.title, weights=quantization or "float32")
         reason = missing_libraries(entry)
         if reason is not None:
-            row.status = "not installed"
-            row.message = reason
-            return [row]
+            return [new_row(status="not installed", message=reason)]
         checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
         start = time.perf_counter()
-        # Convert the model to float32 before the exports, because most exports store the dtype of the model,
-        # and the limits, such as `_LARGEST_SHARE`, were chosen for float32.
-        checkpoint.model.float()
         rows = []
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
@@ -239,50 +237,73 @@ class _Certification:
                 searches = [self.expected(num_beams, entry.engine.search) for num_beams in beam_counts]
                 # Do not count the time in which the checkpoint itself translates the test set.
                 start = time.perf_counter()
-                data = card_data(entry, self.folder)
-                write_model(entry, checkpoint, folder, quantization)
-                if entry.describe is not None and data is not None:
-                    entry.describe(folder, self.folder.name, data)
-                engine = entry.engine(folder)
+                engine = self._export(entry, checkpoint, quantization, folder)
+                megabytes = _megabytes(path for path in folder.rglob("*") if path.is_file())
                 for expected in searches:
-                    row.num_beams = expected.row.num_beams
-                    row.length_penalty = expected.row.length_penalty
-                    measured = row.model_copy()
-                    self._compare(measured, expected, engine, folder)
-                    measured.seconds = time.perf_counter() - start
-                    rows.append(measured)
+                    own = expected.row
+                    new_row = partial(new_row, num_beams=own.num_beams, length_penalty=own.length_penalty)
+                    rows.append(self._measured(new_row, engine, expected, megabytes, start))
                     start = time.perf_counter()
                 return rows
             except NotExpressibleError as error:
-                row.status = "not expressible"
-                row.message = str(error)
+                status, message = "not expressible", str(error)
             except (ValueError, RuntimeError, OSError) as error:
                 # Record the error of this engine, and continue with the next engine.
-                row.message = " ".join(str(error).split())
-        row.seconds = time.perf_counter() - start
-        return [*rows, row]
+                status, message = "failed", " ".join(str(error).split())
+        return [*rows, new_row(status=status, message=message, seconds=time.perf_counter() - start)]
 
-    def _compare(self, row: CertificateRow, expected: _Expected, engine: Engine, folder: Path) -> None:
-        row.megabytes = _megabytes(path for path in folder.rglob("*") if path.is_file())
-        engine.translate(self.sources[:_WARM_UP], row.num_beams)
-        start = time.perf_counter()
-        translations = engine.translate(self.sources, row.num_beams)
-        seconds = time.perf_counter() - start
+    def _export(
+        self, entry: ExportFormat, checkpoint: LoadedCheckpoint, quantization: str | None, folder: Path
+    ) -> Engine:
+        # Convert the model to float32 before the exports, because most exports store the dtype of the model,
+        # and the limits, such as `_LARGEST_SHARE`, were chosen for float32.
+        checkpoint.model.float()
+        data = card_data(entry, self.folder)
+        write_model(entry, checkpoint, folder, quantization)
+        if entry.describe is not None and data is not None:
+            entry.describe(folder, self.folder.name, data)
+        return entry.engine(folder)
+
+    def _measured(
+        self,
+        new_row: Callable[..., CertificateRow],
+        engine: Engine,
+        expected: _Expected,
+        megabytes: float,
+        start: float,
+    ) -> CertificateRow:
+        """Run the exported model, and return the row that `new_row` creates from the results. The time in
+        the row starts at `start`.
+        """
+        num_beams = expected.row.num_beams
+        engine.translate(self.sources[:_WARM_UP], num_beams)
+        start_of_translation = time.perf_counter()
+        translations = engine.translate(self.sources, num_beams)
+        seconds = time.perf_counter() - start_of_translation
         log_probs = engine.log_probs(expected.source_ids, expected.target_ids)
-        row.largest_difference = largest_difference_of_rows(log_probs, expected.log_probs)
+        changed = 0
+        changed_at_length_limit = 0
         for translation, own, is_limited in zip(
             translations, expected.translations, expected.is_limited, strict=True
         ):
-            row.changed += translation != own and not is_limited
-            row.changed_at_length_limit += translation != own and is_limited
-        self._score(row, translations, seconds)
-        row.status = "measured"
+            changed += translation != own and not is_limited
+            changed_at_length_limit += translation != own and is_limited
+        row = new_row(
+            status="measured",
+            largest_difference=largest_difference_of_rows(log_probs, expected.log_probs),
+            changed=changed,
+            changed_at_length_limit=changed_at_length_limit,
+            sentences=len(translations),
+            bleu=self._bleu(translations),
+            sentences_per_second=len(translations) / seconds,
+            megabytes=megabytes,
+            seconds=time.perf_counter() - start,
+        )
         row.message = _exceeded_limit(row, expected.row)
+        return row
 
-    def _score(self, row: CertificateRow, translations: list[str], seconds: float) -> None:
-        row.sentences = len(translations)
-        row.sentences_per_second = len(translations) / seconds
-        row.bleu = TranslationTask().score_outputs(translations, self.references, self.evaluation)["bleu"]
+    def _bleu(self, translations: list[str]) -> float:
+        return TranslationTask().score_outputs(translations, self.references, self.evaluation)["bleu"]
 
 
 def missing_libraries(entry: ExportFormat) -> str | None:
@@ -316,6 +337,16 @@ def _exceeded_limit(row: CertificateRow, own: CertificateRow) -> str:
     if share > _LARGEST_SHARE:
         return f"{share:.1%} of the translations changed, more than {_LARGEST_SHARE:.0%}"
     return ""
+
+
+def _length_penalty(search: Mapping[str, Any]) -> str:
+    """Describe the length penalty of a search, such as "gnmt 0.6". Return "" for greedy search."""
+    if search["num_beams"] == 1:
+        return ""
+    text = f"{search['length_penalty_type']} {search['length_penalty']:g}"
+    if search["length_penalty_type"] == "power" and search["early_stopping"] == "never":
+        text += ", early stopping never"
+    return text
 
 
 def _megabytes(paths: Any) -> float:

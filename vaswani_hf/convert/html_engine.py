@@ -23,7 +23,10 @@ class HtmlEngine(Engine):
 
     @classmethod
     def is_available(cls) -> bool:
-        return shutil.which("node") is not None
+        """Return True if Node.js 16.6 or newer is installed. Older versions do not have the method `at`."""
+        if shutil.which("node") is None:
+            return False
+        return subprocess.run(["node", "-e", "[1].at(0)"], capture_output=True).returncode == 0
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         return self.run("logProbs", source_ids=source_ids, target_ids=target_ids)

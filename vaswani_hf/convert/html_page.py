@@ -88,8 +88,8 @@ def export_html(
     folder: Path,
     quantization: str | None = None,
 ) -> str:
-    """Write the HTML page and the JavaScript module. If Node.js is installed, compare the outputs of the page
-    with the outputs of the model and the tokenizers.
+    """Write the HTML page and the JavaScript module. If Node.js 16.6 or newer is installed, compare the
+    outputs of the page with the outputs of the model and the tokenizers.
     """
     assert tokenizers is not None
     model = with_scaled_dot(model).float()
@@ -118,7 +118,9 @@ def export_html(
     }
     write_whole(folder / PAGE_FILE, fill_page(page, contents))
     if not HtmlEngine.is_available():
-        return "The page was not compared with the checkpoint, because Node.js is not installed."
+        return (
+            "The page was not compared with the checkpoint, because Node.js 16.6 or newer is not installed."
+        )
     engine = HtmlEngine(folder)
     _compare_tokenizers(engine, source, target)
     return _compare_log_probs(engine, with_int8_weights(model) if is_int8 else model)

@@ -17,6 +17,7 @@ from .head_search import (
     measured_head,
     most_different_heads,
 )
+from .relations import Relation
 from .style import COLORS, Picture, literal, new_figure
 
 # The maximum number of words in the sentence of an example. If all sentences have more words, there is no
@@ -53,29 +54,22 @@ def _median(candidates: Sequence[T], measurement: Callable[[T], float], num_word
 
 
 def draw_relation(
-    name: str,
-    caption: str,
-    trained: ModelStatistics,
-    random: ModelStatistics,
-    relation: int,
-    sentences: Sequence[Tokens],
-    num_heads: int,
+    relation: Relation, trained: ModelStatistics, random: ModelStatistics, sentences: Sequence[Tokens]
 ) -> Picture:
     """Draw the best heads for a relation, for the trained model and for the untrained model."""
-    heads = [best_heads(of_model.choice.occurrences[relation], num_heads) for of_model in (trained, random)]
-    occurrences = trained.measurement.occurrences[relation]
-    best = heads[0][0]
+    pairs_choice = trained.choice.occurrences[relation.name]
+    pairs = trained.measurement.occurrences[relation.name]
+    (best,) = best_heads(pairs_choice, 1)
     example = _median(
-        occurrences,
+        pairs,
         measurement=lambda found: found.weights[best.layer, best.head].item(),
         num_words=lambda found: len(sentences[found.sentence].words),
     )
-    of_example = random.measurement.occurrences[relation][occurrences.index(example)]
     tokens = sentences[example.sentence]
-    figure, panels = _panels(tokens, num_heads)
+    figure, panels = _panels(tokens, relation.num_heads)
     numbers: dict[str, Any] = {
-        "num_pairs_choice": len(trained.choice.occurrences[relation]),
-        "num_pairs_measurement": len(occurrences),
+        "num_pairs_choice": len(pairs_choice),
+        "num_pairs_measurement": len(pairs),
         "example": {
             "words": tokens.words,
             "query": example.query,
@@ -83,36 +77,51 @@ def draw_relation(
         },
     }
     texts = []
-    columns = zip(("trained", "untrained"), (trained, random), heads, (example, of_example), strict=True)
-    for column, (label, of_model, of_column, found) in enumerate(columns):
-        weights = _weights(of_model.model, tokens)
-        rows = []
-        for row, head in enumerate(of_column):
-            measured = measured_head(of_model.measurement.occurrences[relation], head)
-            weight = found.weights[head.layer, head.head].item()
-            rows.append({**measured, "weight_in_example": weight})
-            title = f"{label}: {head}, weight {weight:.2f}"
-            _draw_lines(
-                panels[row][column],
-                tokens.words,
-                weights[head.layer, head.head],
-                [found.query],
-                title,
-                found.key,
-            )
+    for column, (label, of_model) in enumerate((("trained", trained), ("untrained", random))):
+        heads = _draw_heads(panels[:, column], label, of_model, relation, pairs.index(example), tokens)
+        numbers[label] = heads
+        for head in heads:
             texts.append(
-                f"{label} {head}: largest weight in {measured['share_largest']:.0%} of the pairs, mean "
-                f"weight {measured['mean_weight']:.2f} ({measured['mean_weight_same_distance']:.2f} for all "
-                "words at the same distance)"
+                f"{label} layer {head['layer']}, head {head['head']}: largest weight in "
+                f"{head['share_largest']:.0%} of the pairs, mean weight {head['mean_weight']:.2f} "
+                f"({head['mean_weight_same_distance']:.2f} for all words at the same distance)"
             )
-        numbers[label] = rows
     text = (
-        f"{caption} The heads are those with the largest mean weight in "
-        f"{counted(numbers['num_pairs_choice'], 'pair')} of the first half of the texts. Measured in "
-        f"{counted(len(occurrences), 'pair')} of the second half: "
+        f"{relation.caption} The heads are those with the largest mean weight in "
+        f"{counted(len(pairs_choice), 'pair')} of the first half of the texts. Measured in "
+        f"{counted(len(pairs), 'pair')} of the second half: "
         f"{'; '.join(texts)}. The example has the median weight.{_verdict(numbers['trained'])}"
     )
-    return Picture(name, figure, text, numbers)
+    return Picture(relation.name, figure, text, numbers)
+
+
+def _draw_heads(
+    panels: Sequence[Any],
+    label: str,
+    of_model: ModelStatistics,
+    relation: Relation,
+    example: int,
+    tokens: Tokens,
+) -> list[dict[str, float]]:
+    """Draw the best heads of one model for a relation, each head in one of `panels`. Return the numbers of
+    each head. `example` is the index of the drawn pair in the occurrences of the second half of the texts.
+    """
+    pairs = of_model.measurement.occurrences[relation.name]
+    found = pairs[example]
+    weights = _weights(of_model.model, tokens)
+    numbers = []
+    for row, head in enumerate(best_heads(of_model.choice.occurrences[relation.name], relation.num_heads)):
+        weight = found.weights[head.layer, head.head].item()
+        _draw_lines(
+            panels[row],
+            tokens.words,
+            weights[head.layer, head.head],
+            [found.query],
+            f"{label}: {head}, weight {weight:.2f}",
+            found.key,
+        )
+        numbers.append({**measured_head(pairs, head), "weight_in_example": weight})
+    return numbers
 
 
 def _verdict(heads: Sequence[dict[str, float]]) -> str:

@@ -20,8 +20,8 @@ from ..translation.translator import Translator
 from .attention import Tokens, draw_sheets, pair_attention, read_tokens
 from .attention_lines import ModelStatistics, draw_relation, draw_two_heads
 from .equations import draw_positions, draw_schedule, draw_targets
-from .head_search import Statistics, measure, untrained
-from .relations import Relation
+from .head_search import measure, untrained
+from .relations import Relation, pronoun_relation, verb_relation
 from .style import Picture, save, write_caption
 from .training_curve import draw_training_curve, validation_score
 
@@ -174,49 +174,29 @@ def _attention_pictures(
         return
     sentences = [read_tokens(text, translator.source_tokenizer) for text in texts]
     middle = (len(sentences) + 1) // 2
+    for_choice = sentences[:middle]
+    for_measurement = sentences[middle:]
     distances = _VERB_DISTANCES if least_distance is None else (least_distance,)
-    verb_relation = _verb_relation(verbs, distances, (sentences[:middle], sentences[middle:]))
     relations = [
-        verb_relation,
-        Relation(pronouns, is_earlier=True, least_distance=_PRONOUN_DISTANCE),
+        _verb_relation(verbs, distances, (for_choice, for_measurement)),
+        pronoun_relation(pronouns, _PRONOUN_DISTANCE),
     ]
     trained, random = (
         ModelStatistics(
-            model,
-            measure(model, sentences[:middle], relations),
-            measure(model, sentences[middle:], relations),
+            model, measure(model, for_choice, relations), measure(model, for_measurement, relations)
         )
         for model in (translator.model, untrained(translator.model))
     )
-    measured = sentences[middle:]
-    rules = {
-        "verb_to_complement": (
-            "Encoder self-attention from a verb to its complement (below to above), as in Figure 3 of the "
-            "paper. The rule: the complement is a word from the word list of the verb, the first that "
-            "follows the verb at a distance of at least "
-            f"{verb_relation.least_distance} words; the rule does not "
-            "check the grammar."
-        ),
-        "pronoun_to_antecedent": (
-            "Encoder self-attention from a pronoun to its antecedent (below to above), as in Figure 4 of "
-            "the paper. The rule: the antecedent is a word from the word list of the pronoun, the last "
-            "that precedes the pronoun at a distance of at "
-            f"least {_PRONOUN_DISTANCE} words; the rule does not "
-            "check to whom the pronoun refers."
-        ),
-    }
-    for number, (name, rule) in enumerate(rules.items()):
-        if _has_pairs(trained, number):
-            # Draw one head for verbs, and two heads for pronouns. Figure 4 of the paper also shows two heads.
-            yield draw_relation(name, rule, trained, random, number, measured, number + 1)
+    for relation in relations:
+        if trained.choice.occurrences[relation.name] and trained.measurement.occurrences[relation.name]:
+            yield draw_relation(relation, trained, random, for_measurement)
         else:
-            option = "--verbs" if name == "verb_to_complement" else "--pronouns"
             report(
-                f"{name} is left out, because one half of the texts has no pair of words from the word lists; give "
-                f"other words with `{option}`"
+                f"{relation.name} is left out, because one half of the texts has no pair of words from the word "
+                f"lists; give other words with `{relation.option}`"
             )
     if translator.model.config.encoder_attention_heads > 1:
-        yield draw_two_heads("two_heads", trained, random, measured)
+        yield draw_two_heads("two_heads", trained, random, for_measurement)
     else:
         report("two_heads is left out, because a layer of the encoder has only one head")
 
@@ -229,16 +209,11 @@ def _verb_relation(
     `distances` give too few pairs, use the last element.
     """
     for distance in distances:
-        relation = Relation(verbs, is_earlier=False, least_distance=distance)
+        relation = verb_relation(verbs, distance)
         counts = [sum(len([*relation.pairs(tokens.words)]) for tokens in half) for half in halves]
         if min(counts) >= _ENOUGH_PAIRS:
             break
     return relation
-
-
-def _has_pairs(statistics: ModelStatistics, relation: int) -> bool:
-    halves: tuple[Statistics, ...] = (statistics.choice, statistics.measurement)
-    return all(half.occurrences[relation] for half in halves)
 
 
 def _sheets(translator: Translator, text: str, layer: int | None) -> list[Picture]:

@@ -44,8 +44,8 @@ class Occurrence:
 class Statistics:
     """The measurements of all heads of a model on one half of a test set."""
 
-    # For each relation between words, the pairs of related words, in the order of the sentences.
-    occurrences: list[list[Occurrence]]
+    # For each name of a relation between words, the pairs of related words, in the order of the sentences.
+    occurrences: dict[str, list[Occurrence]]
     # For each sentence, a tensor [layers, heads, heads] with an entry for each pair of heads in a layer. The
     # entry is the total variation distance between the attention weights of the two heads, averaged over the
     # query words.
@@ -99,17 +99,17 @@ def encoder_weights(model: Any, sentences: Sequence[Tokens]) -> Iterator[tuple[i
 
 def measure(model: Any, sentences: Sequence[Tokens], relations: Sequence[Relation]) -> Statistics:
     """Measure the attention weights of all encoder heads on `sentences`."""
-    statistics = Statistics([[] for _ in relations])
+    statistics = Statistics({relation.name: [] for relation in relations})
     for index, weights in encoder_weights(model, sentences):
-        for relation, found in zip(relations, statistics.occurrences, strict=True):
+        for relation in relations:
             for query, key in relation.pairs(sentences[index].words):
-                found.append(_occurrence(weights, index, query, key))
+                statistics.occurrences[relation.name].append(_occurrence(weights, index, query, key))
         flat = weights.flatten(start_dim=2)  # [N, H, W * W]
         statistics.distances[index] = torch.cdist(flat, flat, p=1) / (2 * weights.shape[-1])
         favourites = weights.argmax(dim=-1)  # [N, H, W]
         differs = favourites.unsqueeze(1) != favourites.unsqueeze(2)  # [N, H, H, W]
         statistics.disagreements[index] = differs.float().mean(dim=-1)
-    for found in statistics.occurrences:
+    for found in statistics.occurrences.values():
         found.sort(key=lambda occurrence: (occurrence.sentence, occurrence.query))
     return statistics
 

@@ -126,14 +126,21 @@ _PRONOUNS = {
 
 @dataclass(frozen=True)
 class Relation:
-    """A rule that finds pairs of related words.
+    """A rule that finds pairs of related words, and the properties of the picture of these pairs.
 
     `partners` maps each word, such as a verb, to its possible partners, such as complements, in lower case.
     Each word is paired with the nearest word from `partners[word]` that is at least `least_distance` words
     away. If `is_earlier` is True, the partner comes before the word in the sentence, otherwise after the
     word.
+
+    `name` and `caption` are the name of the picture and the beginning of its caption. `num_heads` is the
+    number of heads in the picture. `option` is the command-line option that changes `partners`.
     """
 
+    name: str
+    caption: str
+    option: str
+    num_heads: int
     partners: Mapping[str, frozenset[str]]
     is_earlier: bool
     least_distance: int
@@ -150,6 +157,45 @@ class Relation:
             partner = next((place for place in places if lower[place] in of_word), None)
             if partner is not None:
                 yield index, partner
+
+
+def verb_relation(verbs: Mapping[str, frozenset[str]], least_distance: int) -> Relation:
+    """Return the relation between verbs and complements. `verbs` maps each verb to its complements."""
+    return Relation(
+        name="verb_to_complement",
+        caption=(
+            "Encoder self-attention from a verb to its complement (below to above), as in Figure 3 of the "
+            "paper. The rule: the complement is a word from the word list of the verb, the first that "
+            f"follows the verb at a distance of at least {least_distance} words; the rule does not check the "
+            "grammar."
+        ),
+        option="--verbs",
+        num_heads=1,
+        partners=verbs,
+        is_earlier=False,
+        least_distance=least_distance,
+    )
+
+
+def pronoun_relation(pronouns: Mapping[str, frozenset[str]], least_distance: int) -> Relation:
+    """Return the relation between pronouns and antecedents. `pronouns` maps each pronoun to its
+    antecedents.
+    """
+    return Relation(
+        name="pronoun_to_antecedent",
+        caption=(
+            "Encoder self-attention from a pronoun to its antecedent (below to above), as in Figure 4 of "
+            "the paper. The rule: the antecedent is a word from the word list of the pronoun, the last "
+            f"that precedes the pronoun at a distance of at least {least_distance} words; the rule does not "
+            "check to whom the pronoun refers."
+        ),
+        option="--pronouns",
+        # Figure 4 of the paper also shows two heads.
+        num_heads=2,
+        partners=pronouns,
+        is_earlier=True,
+        least_distance=least_distance,
+    )
 
 
 def default_verbs(language: str) -> dict[str, frozenset[str]] | None:

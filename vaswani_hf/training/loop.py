@@ -15,7 +15,7 @@ from . import checkpoints
 from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
 from .hardware import describe_computation
 from .losses import DivergedRunError
-from .stopping import InterruptedRunError
+from .stopping import InterruptedRunError, Phase
 from .trainer import VaswaniTrainer
 
 
@@ -41,7 +41,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
     limit_primitive_cache()
     accept_numbered_cpus()
     try:
-        with trainer.stop.saving_first(), checkpoints.explain_output_errors(folder):
+        with trainer.stop.phase(Phase.TRAINING), checkpoints.explain_output_errors(folder):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except NoStepsLeftError:
         # Wait for the push of the last checkpoint, as at the end of a training.

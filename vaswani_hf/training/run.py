@@ -70,6 +70,7 @@ from .resume import RunState
 from .stopping import (
     GracefulShutdown,
     InterruptedRunError,
+    Phase,
     ShutdownRequested,
     explain_lost_processes,
     interruption_message,
@@ -103,11 +104,11 @@ def train(recipe: Recipe) -> dict[str, Any]:
     # the folder `a` does not exist.
     recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
     processes = Processes()
-    stop = GracefulShutdown()
+    stop = GracefulShutdown(lambda: interruption_message(recipe.folder))
     try:
         with (
             stop.listening(processes),
-            stop.ending_at_once(lambda: interruption_message(recipe.folder)),
+            stop.phase(Phase.INTERRUPTIBLE),
             explain_lost_processes(recipe.folder, stop),
             _locked(recipe.folder, processes),
         ):

@@ -7,6 +7,7 @@ run must end quickly, because launchers and schedulers kill a process about half
 """
 
 import contextlib
+import enum
 import multiprocessing
 import os
 import re
@@ -46,6 +47,17 @@ class ShutdownRequested(BaseException):
     """
 
 
+class Phase(enum.Enum):
+    """A part of a run. The phase determines what `GracefulShutdown` does after a signal."""
+
+    # Raise ShutdownRequested in the main thread.
+    INTERRUPTIBLE = enum.auto()
+    # Only store the signal, because the trainer first saves a checkpoint.
+    TRAINING = enum.auto()
+    # Only store the signal, and do not kill the process, because the process writes a checkpoint.
+    SAVING = enum.auto()
+
+
 class RunError(Exception):
     """Raised if a training run fails or is interrupted. The error message is a complete sentence."""
 
@@ -67,17 +79,16 @@ class GracefulShutdown:
     seconds after the signal, `GracefulShutdown` kills the process if the process has not ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sentence: Callable[[], str] = lambda: "Interrupted.") -> None:
         # The number of the signal; 0 if no signal has arrived.
         self.received = 0
-        # True in the `with` block of `saving`.
-        self.is_saving = False
         # Returns the message that `GracefulShutdown` prints if the process does not end in time and must be
         # killed.
-        self.sentence: Callable[[], str] = lambda: "Interrupted."
+        self._sentence = sentence
+        # Until the first call of `phase`, only store a signal.
+        self._phase = Phase.TRAINING
         self._is_first = True
         self._peers: list[int] = []
-        self._raises = False
         self._first_came = 0.0
         self._handlers: dict[int, Any] = {}
 
@@ -110,7 +121,7 @@ class GracefulShutdown:
             watcher.start()
             yield
         finally:
-            self._raises = False
+            self._phase = Phase.TRAINING
             # After this process has received a signal, another process can still forward the same signal to
             # this process. Leave the signal handler `_handle` installed, so that a signal from another
             # process does not end this process before this process prints its message. If a signal arrives
@@ -129,39 +140,18 @@ class GracefulShutdown:
             reader.close()
 
     @contextlib.contextmanager
-    def ending_at_once(self, sentence: Callable[[], str]) -> Iterator[None]:
-        """Raise ShutdownRequested in the main thread if a signal arrives or has already arrived. The function
-        `sentence` returns the message that is printed before `GracefulShutdown` kills the process.
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Set the phase of the run in the `with` block. If a signal has already arrived, the phase
+        INTERRUPTIBLE raises ShutdownRequested immediately.
         """
-        earlier_sentence, earlier_raises = self.sentence, self._raises
-        self.sentence = sentence
-        self._raises = True
+        earlier = self._phase
+        self._phase = phase
         try:
-            if self.received:
+            if self.received and phase is Phase.INTERRUPTIBLE:
                 raise ShutdownRequested
             yield
         finally:
-            self.sentence = earlier_sentence
-            self._raises = earlier_raises
-
-    @contextlib.contextmanager
-    def saving_first(self) -> Iterator[None]:
-        """Raise no ShutdownRequested during the training, because the trainer first saves a checkpoint."""
-        earlier = self._raises
-        self._raises = False
-        try:
-            yield
-        finally:
-            self._raises = earlier
-
-    @contextlib.contextmanager
-    def saving(self) -> Iterator[None]:
-        """Do not kill the process in the `with` block, because the process writes a checkpoint."""
-        self.is_saving = True
-        try:
-            yield
-        finally:
-            self.is_saving = False
+            self._phase = earlier
 
     def restore(self) -> None:
         """Restore the signal handlers that the process had before `listening`."""
@@ -176,7 +166,7 @@ class GracefulShutdown:
             return
         self.received = number
         self._first_came = time.monotonic()
-        if self._raises:
+        if self._phase is Phase.INTERRUPTIBLE:
             raise ShutdownRequested
         if self._is_first:
             name = signal.Signals(number).name
@@ -206,19 +196,19 @@ class GracefulShutdown:
         while self in _LISTENING:
             time.sleep(0.1)
             now = time.monotonic()
-            if not self._raises:
+            if self._phase is not Phase.INTERRUPTIBLE:
                 interrupt_raised_at = None
             elif interrupt_raised_at is None:
                 interrupt_raised_at = now
             is_late = now - arrival > SECONDS_TO_SAVE
             if interrupt_raised_at is not None and now - interrupt_raised_at > SECONDS_TO_END:
                 is_late = True
-            if is_late and not self.is_saving:
+            if is_late and self._phase is not Phase.SAVING:
                 self._end()
 
     def _end(self) -> NoReturn:
         if self._is_first:
-            print(f"vaswani: {self.sentence()}", file=sys.stderr, flush=True)
+            print(f"vaswani: {self._sentence()}", file=sys.stderr, flush=True)
         for child in (*multiprocessing.active_children(), *multiprocess.active_children()):
             child.kill()
         os._exit(INTERRUPTED)

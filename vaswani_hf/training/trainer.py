@@ -41,7 +41,7 @@ from .moving_average import MovingAverage, OptimizerAverage, WeightAverage
 from .processes import Processes
 from .recipe_model import prepare_for_training
 from .sharding import prepare_sharding, sharded_autocast
-from .stopping import GracefulShutdown
+from .stopping import GracefulShutdown, Phase
 from .validation import Validation
 
 
@@ -206,7 +206,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """
         folder = Path(self.args.output_dir)
         save = super()._save_checkpoint
-        with self.stop.saving(), discarding_failed_save(folder):
+        with self.stop.phase(Phase.SAVING), discarding_failed_save(folder):
             self.processes.run_on_main(empty_staging_folder, folder)
             # All processes call `save`, because each process writes the state of its random generators.
             self.processes.run_all_or_exit(lambda: save(model, trial))

@@ -18,7 +18,7 @@ from ..tasks import Task
 from .losses import TrainingLosses
 from .processes import Processes
 from .sharding import sharded_autocast, unsharded_model
-from .stopping import GracefulShutdown, ShutdownRequested
+from .stopping import GracefulShutdown, Phase, ShutdownRequested
 
 
 class Validation:
@@ -92,7 +92,7 @@ class Validation:
         """Return the results of `compute` in all processes, or None if a signal arrived in any process."""
         was_training = model.training
         try:
-            with self.stop.ending_at_once(self.stop.sentence):
+            with self.stop.phase(Phase.INTERRUPTIBLE):
                 share = compute()
         except ShutdownRequested:
             share = None
