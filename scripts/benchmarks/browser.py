@@ -82,8 +82,8 @@ def in_chromium(folder: Path, job: dict[str, Any], executable: str) -> list[dict
 
 def print_comparison(name: str, texts: list[str], expected: list[Any], found: list[dict[str, Any]]) -> int:
     """Print the results of one program, and each text whose translation differs from Python. Return the
-    number of different translations, plus 1 if a score differs by more than `TOLERANCE`. The number 0 means
-    that the program agrees with Python.
+    number of different translations, plus 1 if a score differs by more than `TOLERANCE`. If the function
+    returns 0, the program agrees with Python.
     """
     num_different = 0
     largest = 0.0

@@ -1,7 +1,7 @@
 """Measures how often the option `repetition_guard` helps and harms on noisy inputs.
 
 Run `python scripts/benchmarks/repetition_guard.py CHECKPOINT SOURCE REFERENCE [--other FILE …] [--inputs
-10000]`. SOURCE and REFERENCE have one text per line. The lines of each FILE are the lines of SOURCE in
+10000]`. SOURCE and REFERENCE have one text per line. Each FILE contains the lines of SOURCE translated into
 another language. The script adds noise to the lines of SOURCE, such as dropped words. Each kind of noise gets
 the same number of inputs. The script translates all inputs without the guard, sentence by sentence as
 `vaswani serve` does. If a translation repeats words, the script translates the input a second time, with the

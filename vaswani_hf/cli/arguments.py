@@ -208,9 +208,9 @@ def _read_number(kind: type, text: str) -> Any:
 def normalised(
     words: Sequence[str], options: type[Options], keys: Mapping[str, RecipeKey] | None = None
 ) -> list[str]:
-    """Return the words with underscores in the option names (`--some_name`), and with `--quiet` for `-q`. If
-    a boolean option or recipe key has no value, append `=true` (`--json=true`). `keys` is the result of
-    `read_keys`.
+    """Return the words of a command line with underscores instead of hyphens in the option names
+    (`--some_name`), and with `--quiet` for `-q`. If a boolean option or recipe key has no value, append
+    `=true` (`--json=true`). `keys` is the result of `read_keys`.
     """
     fields = options.command_line().items()
     long_forms = {short: option for short, option, _ in COMMON_OPTIONS}

@@ -20,8 +20,8 @@ class ImportOptions(Options):
     """
     timescales: Literal["paper", "tensor2tensor"] | None = None
     """the timescales of the sinusoidal positions, if the model was trained with other timescales than the
-    library of the checkpoint uses; use tensor2tensor for OPUS-MT models, because Marian trained them with
-    these timescales
+    checkpoint's format assumes; use tensor2tensor for OPUS-MT models, because Marian trained them with these
+    timescales
     """
     vocabularies: list[str] = []
     """the path of one joint vocabulary file, or the paths of the source and the target vocabulary file;

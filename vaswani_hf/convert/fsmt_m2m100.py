@@ -218,8 +218,8 @@ def _imported(
     notes: list[str],
     **architecture: Any,
 ) -> Imported:
-    """Create the imported model. The features of all weights in `state` have the order of FSMT and M2M100:
-    sines first.
+    """Create the imported model. All weights in `state` have the feature order of FSMT and M2M100, in which
+    the sines of the position encodings come before the cosines.
     """
     pad = model.config.pad_token_id
     if pad is None:

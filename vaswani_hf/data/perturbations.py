@@ -52,7 +52,7 @@ def typos(source: str, target: str, rng: Random) -> tuple[str, str]:
 
 def final_punctuation(source: str, target: str, rng: Random) -> tuple[str, str]:
     """Remove the final punctuation of the source and of the target, if both sentences have final punctuation
-    and other text.
+    and are not only punctuation.
     """
     shorter_source = _FINAL_PUNCTUATION.sub("", source)
     shorter_target = _FINAL_PUNCTUATION.sub("", target)

@@ -156,8 +156,8 @@ class _Token:
             False for an opening tag with `translate="yes"`. None if the element inherits `keeps_content` from
             its parent.
         is_kept (bool): True if the token is not translated.
-        end (int): For an opening tag, the index of the first token after the element. For any other token,
-            the index of the token plus 1.
+        end (int): For an opening tag, the index of the first token after the element. For a token that is no
+            opening tag, the index of the next token.
         is_closed (bool): False for an opening tag without end tag.
         is_whole (bool): False for a part of an untranslated element. A part has no end tag, or precedes or
             follows an inner element with `translate="yes"`.

@@ -145,7 +145,7 @@ def _edits_of_html_blocks(
 
 
 def _blocks_of(tokens: Sequence[Any], lines: Sequence[str]) -> list[_Block]:
-    """Return the blocks with text. Leave out a block if its source code is not found in the document."""
+    """Return the blocks with text. Leave out a block if its Markdown text is not found in the document."""
     blocks = []
     finder = _PlaceFinder(lines)
     is_cell = False

@@ -118,9 +118,9 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
 
 
 class _Projection:
-    """Places the children of a node. The range of the node in the translation is already known. The counts
-    that the constructor computes avoid a loop over all words for most tags, because a document can contain
-    thousands of tags in one sentence.
+    """Finds the positions of a node's children in the translation. The range of the node in the translation
+    is already known. The counts that the constructor computes avoid a loop over all words for most tags,
+    because a document can contain thousands of tags in one sentence.
     """
 
     def __init__(

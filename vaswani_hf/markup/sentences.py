@@ -44,7 +44,8 @@ class Sentence:
 
     def texts(self) -> list[str]:
         """Return the text that the model receives for each `Piece`. If `has_protected_parts` is False, the
-        model receives an empty text for each protected part.
+        text of each protected part is empty, so that the model translates the sentence without its protected
+        parts.
         """
         texts = [piece.text for piece in self.pieces]
         if self.has_protected_parts:

@@ -33,8 +33,8 @@ def target_units(translation: Translation, source: Sequence[Unit], first: int, s
     ):
         if piece.kind == "protected" and (piece.text in protected or piece.text not in source_text):
             word += len(piece.text.split()) - 1
-            # Leave out a placeholder that the model has invented. Keep ordinary text that looks like a
-            # placeholder, such as the address in `a<b>@b.de</b>`.
+            # The translation leaves out a placeholder that the model has invented. The translation contains
+            # ordinary text that looks like a placeholder, such as the address in `a<b>@b.de</b>`.
             if protected.get(piece.text):
                 index = protected[piece.text].popleft()
                 units.append(replace(source[index], source=index, space=space))

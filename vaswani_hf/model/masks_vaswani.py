@@ -5,7 +5,7 @@ file also computes the positions of tokens, and creates the cache of a decoder w
 the attention implementation of the layer needs. This file itself creates the following masks, and
 transformers creates all other masks:
 
-- on a GPU, the padding masks and (without a cache) the causal masks of eager and sdpa attention
+- for eager and sdpa attention on a GPU: the padding masks, and without a cache also the causal masks
 - the masks of layers with an attention window (Section 4 of the paper), except for a static cache and for
   most calls with flex attention
 - in beam search, the masks for beams that share a tree of tokens

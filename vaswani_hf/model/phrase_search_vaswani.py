@@ -200,9 +200,8 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # Compare more than `num_kept` next tokens of each beam, because some of the next tokens can be end
-        # tokens or tokens of phrases. Among the compared next tokens of a beam, at least `num_kept` must be
-        # neither end tokens nor tokens of phrases.
+        # Of the next tokens of each beam, at least `num_kept` candidates must be neither end tokens nor
+        # tokens of phrases. Therefore take more than `num_kept` candidates.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         numbers = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_compared = torch.tensor(numbers, device=device)  # [B]

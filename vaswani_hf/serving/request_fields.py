@@ -29,8 +29,8 @@ async def fields_of(request: Request) -> dict[str, Any]:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         # Do not use `request.query_params`, because it accepts invalid UTF-8. Use `request.form` only for
-        # multipart forms. In a URL-encoded form, `request.form` decodes each byte without percent-encoding as
-        # Latin-1. curl sends UTF-8 text without percent-encoding.
+        # multipart forms. In a URL-encoded form, `request.form` reads a byte that is not percent-encoded as
+        # Latin-1, but curl sends UTF-8 text that is not percent-encoded.
         fields = _with_lists(_decoded_pairs(request.scope["query_string"].decode()))
         # Decode also the body of a multipart form, so that invalid UTF-8 raises an error. `request.form`
         # would decode invalid UTF-8 as Latin-1.
