@@ -72,8 +72,10 @@ def test_the_command_copies_or_skips_texts(vaswani, copier_checkpoint, tmp_path)
     code, _, error = vaswani("translate", checkpoint, "--text", "eins", "--language_check", "pass")
     assert (code, error) == (
         2,
-        f"`--language_check` must be left out, because '{checkpoint}' does not record its languages.",
+        f"`--language_check` needs `--src_lang`, because '{checkpoint}' does not record its languages.",
     )
+    check = check_of_checkpoint(str(checkpoint), "pass", "en", None)
+    assert [check(Request(text)).is_copied for text in (GERMAN, "eins")] == [True, False]
     write_recipe(checkpoint / "recipe.yaml")
     (tmp_path / "texts").write_text(f"eins\n{GERMAN}\n", encoding="utf-8")
     words = ["translate", checkpoint, "--input", tmp_path / "texts"]

@@ -105,7 +105,7 @@ class Export(Protocol):
 class Describe(Protocol):
     """A function that writes descriptions of a model, such as a model card, into `folder`.
 
-    `name` is the name of the output folder without the path. `data` is the metadata of the checkpoint's model
+    `name` is the name of the model in the descriptions. `data` is the metadata of the checkpoint's model
     card; `data.language` has the source and the target language if the languages are known.
     """
 

@@ -1,5 +1,6 @@
 """Pushes the output folder of `vaswani export` to a separate repository on the Hub."""
 
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -8,7 +9,7 @@ from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from ..checkpoint.files import CALIBRATION_FILE, CARD_FILE, RECIPE_FILE, WEIGHTS_FILE
+from ..checkpoint.files import CALIBRATION_FILE, CARD_FILE, INDEX_FILE, RECIPE_FILE, WEIGHTS_FILE
 from ..checkpoint.hub import explained, with_retries
 from ..model.errors_vaswani import InvalidValueError
 from ..publish.destination import Destination, check_destination
@@ -18,9 +19,6 @@ from .export_formats import ExportFormat
 
 # The metadata keys that the model card of an export copies from the card of the original model.
 _SHARED = ("language", "license", "license_name", "datasets", "pipeline_tag")
-# A repository with both files contains a checkpoint of this package. An export to ONNX also has the code, and
-# an export to MarianMT also has a weight file.
-_FILES_OF_CHECKPOINT = (WEIGHTS_FILE, "configuration_vaswani.py")
 _TEXT = """# {name}
 
 These files are the model [{base_model}](https://huggingface.co/{base_model}) in another format. `vaswani export --format
@@ -71,9 +69,12 @@ def push_export(
 
 
 def _refuse_checkpoint(to: Destination) -> None:
-    """Raise an error if the repository contains a checkpoint, because the push would overwrite its files."""
-    api = HfApi(token=to.token)
-    if all(with_retries(api.file_exists, to.repo_id, name) for name in _FILES_OF_CHECKPOINT):
+    """Raise an error if the branch `to.revision` of the repository contains a checkpoint of this package,
+    because the push would overwrite its files.
+    """
+    exists = partial(with_retries, HfApi(token=to.token).file_exists, to.repo_id, revision=to.revision)
+    # An export to ONNX also has the code, and an export to MarianMT also has a weight file.
+    if exists("configuration_vaswani.py") and any(map(exists, (WEIGHTS_FILE, INDEX_FILE))):
         raise InvalidValueError(
             f"`repository` must not be the repository of a checkpoint, but '{to.repo_id}' contains a checkpoint, and "
             f"the push would overwrite the checkpoint; push to another repository, such as '{to.repo_id}-export'."

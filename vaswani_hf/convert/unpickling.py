@@ -70,8 +70,9 @@ def header_of(path: Path) -> bytes:
 
 
 def _is_unreadable(error: Exception) -> bool:
-    """Return True if the operating system cannot read the file. Return False for the error "Invalid argument"
-    (EINVAL), because a damaged zip file can cause this error: a library then seeks to a negative position.
+    """Return True if the operating system cannot read the file, and False if the file is damaged. A damaged
+    zip file can cause the error "Invalid argument" (EINVAL), because a library then seeks to a negative
+    position.
     """
     return isinstance(error, OSError) and error.errno != errno.EINVAL
 

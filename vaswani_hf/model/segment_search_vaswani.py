@@ -93,8 +93,11 @@ class SegmentSearch:
             pairs += [(segment, hypothesis) for hypothesis in of_segment]
 
         def score_batch(batch: list[tuple[Segment, Hypothesis]]) -> Iterator[Translation]:
-            of_batch = [pair[0] for pair in batch], [pair[1] for pair in batch]
-            scores = self.backend.score(*of_batch, num_layers, **options.generate)
+            segments_of_batch = [segment for segment, _ in batch]
+            hypotheses_of_batch = [hypothesis for _, hypothesis in batch]
+            scores = self.backend.score(
+                segments_of_batch, hypotheses_of_batch, num_layers, **options.generate
+            )
             for (segment, hypothesis), (log_probs, attention) in zip(batch, scores, strict=True):
                 words = segment.words if options.return_alignments else None
                 yield scored_translation(

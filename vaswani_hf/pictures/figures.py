@@ -223,7 +223,7 @@ def _sheets(translator: Translator, text: str, layer: int | None) -> list[Pictur
     _check_length("`text`", read_tokens(text, translator.source_tokenizer), limit)
     translation = next(iter(translator.translate([text])))
     target = read_tokens(translation, translator.target_tokenizer, is_target=True)
-    _check_length("The translation of `text`", target, limit)
+    _check_length("The translation of `text`", target, _MOST_TOKENS)
     return draw_sheets(pair_attention(translator, text, translation), layer)
 
 

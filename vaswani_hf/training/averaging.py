@@ -141,11 +141,10 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
     """Write the first recipe of the averaged checkpoints, and write the names of all checkpoints to
     results.json.
     """
-    paths = map(recipe_file, folders)
-    recorded = [recipe for recipe in map(try_load_recorded_recipe, paths) if recipe]
-    if not recorded:
+    recorded = next(filter(None, map(try_load_recorded_recipe, map(recipe_file, folders))), None)
+    if recorded is None:
         return
-    write_whole(output / RECIPE_FILE, recorded[0].to_yaml())
+    write_whole(output / RECIPE_FILE, recorded.to_yaml())
     write_results(output, Results(average_of=[_shown(name) for name in names]))
 
 

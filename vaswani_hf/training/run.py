@@ -34,6 +34,7 @@ from ..checkpoint.files import (
     RECIPE_FILE,
     STATE_FILE,
     WEIGHTS_FILE,
+    checkpoints_in,
     explain_write_errors,
     step_of,
     write_whole,
@@ -266,9 +267,15 @@ def _has_other_test(recipe: Recipe) -> bool:
     load_corpus = TASKS[recipe.task].load_corpus
     corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, recipe.folder, new_tokenizers=False)
     resume.refuse_other_data(recipe.folder, finished_run.training_pairs, corpus.digest)
-    # results.json of an earlier version has no hash. Without a test split, the run needs no new scores.
-    recorded = read_results(recipe.folder).test_sha256 or corpus.hash_of_test
-    return corpus.hash_of_test not in (recorded, None)
+    new, old = corpus.hash_of_test, read_results(recipe.folder).test_sha256
+    # Without a test split, the run needs no new scores. results.json of an earlier version has no hash.
+    if new is None or old is None or new == old:
+        return False
+    if not checkpoints_in(recipe.folder):
+        say("the test texts have changed, but the run has no checkpoint left to score")
+        return False
+    say("the test texts have changed, so the run scores them")
+    return True
 
 
 def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ..checkpoint.languages import languages_to, recorded_languages
 from ..checkpoint.loading import checkpoint_folder
+from ..data.perturbations import divide_tag
 from ..model.errors_vaswani import InvalidValueError
 from ..model.requests_vaswani import Request
 from ..model.tokenizing_vaswani import TAG
@@ -67,7 +68,7 @@ class LanguageCheck:
         """Return the request. For a text in another language, the action "pass" sets `is_copied`, so that the
         translator returns the text unchanged. The action "refuse" raises a ValueError.
         """
-        text = TAG.sub("", request.text, count=1)
+        _, text = divide_tag(request.text.lstrip())
         if sum(map(str.isalpha, text)) < _LEAST_LETTERS:
             return request
         probabilities = self._detector(text)
@@ -89,17 +90,19 @@ def check_of_checkpoint(
     target language: the language of the tag in the text, or else `tgt_lang`.
     """
     languages = recorded_languages(checkpoint_folder(name))
-    if languages is None:
+    if languages is None and src_lang is None:
         raise InvalidValueError(
-            f"`--language_check` must be left out, because '{name}' does not record its languages."
+            f"`--language_check` needs `--src_lang`, because '{name}' does not record its languages."
         )
     detector = load_detector()
     check_of = cache(lambda source: LanguageCheck(source, action, detector))
 
     def check(request: Request) -> Request:
+        if languages is None or src_lang is not None:
+            return check_of(src_lang)(request)
         tag = TAG.match(request.text.lstrip())
         target = tag[0].strip("><") if tag else tgt_lang
-        return check_of(src_lang or languages_to(target or languages[1], languages)[0])(request)
+        return check_of(languages_to(target or languages[1], languages)[0])(request)
 
     # Check the source language of a text without a tag before the model is loaded.
     check(Request(""))
