@@ -302,8 +302,7 @@ class VaswaniConfig(PreTrainedConfig):
         0,
         "The position of the first token in sinusoidal position encodings. In the paper, the first "
         "position is 0. A `position_offset` above 0 differs from the paper, but models converted from "
-        'fairseq need 2. Only "sinusoidal" positions use '
-        "`position_offset`.",
+        'fairseq need 2. Only "sinusoidal" positions use `position_offset`.',
         AN_OFFSET,
         unit="tokens",
     )
@@ -358,9 +357,9 @@ class VaswaniConfig(PreTrainedConfig):
     )
     attention_window: int | list[int | None] | None = config_field(
         None,
-        "The window r of self-attention: a token attends only to tokens that are at most r tokens away. A token of the encoder attends "
-        "to itself and to r tokens on each side. A token of the decoder attends to itself and to the r tokens before it. None "
-        "means no limit. The paper mentions such restricted self-attention in Section 4, but does not use "
+        "The window r of self-attention: a token attends only to tokens that are at most r tokens away. A "
+        "token of the encoder attends to itself and to r tokens on each side. A token of the decoder attends "
+        "to itself and to the r tokens before it. None means no limit. The paper mentions such restricted self-attention in Section 4, but does not use "
         "restricted self-attention. A window of r tokens needs time and memory O(r n d) for n tokens of "
         "width d. The maximum path length between two tokens is O(n/r) layers. A list of windows contains "
         "r or None for each layer. A list of windows either applies to both stacks, or contains first the "

@@ -355,7 +355,8 @@ class TranslationOptions:
     )
     warn_of_limit: bool = option(
         False,
-        "warn if `max_new_tokens` or `max_length` is set, and a source text has more than 90 % of the number of tokens that its translation may have",
+        "warn if `max_new_tokens` or `max_length` is set, and a source text has more than 90 % of the number of "
+        "tokens that its translation may have",
         command_line=False,
     )
     tokenize: dict[str, Any] = option(
