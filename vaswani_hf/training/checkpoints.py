@@ -39,7 +39,7 @@ _REPLACED = ".replaced"
 
 
 class CheckpointRecord(Record):
-    """What the manifest of a numbered checkpoint states about the run, in addition to the files."""
+    """The facts about the run in the manifest of a numbered checkpoint. The manifest also lists the files."""
 
     step: int
     # True if `save_steps` schedules a checkpoint at this step, and if no signal interrupted the validation of

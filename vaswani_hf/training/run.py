@@ -258,8 +258,9 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 def _has_other_test(recipe: Recipe) -> bool:
-    """Return True if the recipe has other test texts than the finished run. Raise an error if the training
-    data differs from the training data of the finished run.
+    """Return True if the recipe has other test texts than the finished run, and the run has a checkpoint that
+    can be scored on the new texts. Raise an error if the training data differs from the training data of the
+    finished run.
     """
     finished_run = finished.read_finished_run(recipe.folder)
     if finished_run is None:
