@@ -132,6 +132,10 @@ export class TextRules {
     let start = line.length - stripLeft(line).length;
     const pieces = [["", line.slice(0, start)]];
     const hasCase = line !== line.toLowerCase();
+    // `ends` contains at most three positions: the last three of the start of the sentence and the ends of the
+    // refused candidates. The text from `ends[0]` to the next candidate contains the last two words before the
+    // candidate.
+    let ends = [start];
     for (const candidate of line.matchAll(this.candidate)) {
       const end = candidate.index + candidate[0].length;
       if (end === line.length) {
@@ -139,18 +143,22 @@ export class TextRules {
       }
       const isWide = candidate.groups.wide !== undefined;
       const space = isWide ? candidate.groups.wide : candidate.groups.space;
-      const before = line.slice(start, candidate.index);
+      const before = line.slice(ends[0], candidate.index);
       if (isWide || this.isBoundary(before, candidate.groups, line.slice(end), hasCase)) {
         pieces.push([line.slice(start, end - space.length), space]);
         start = end;
+        ends = [];
       }
+      ends = [...ends, end].slice(-3);
     }
     const rest = strip(line.slice(start));
     pieces.push([rest, line.slice(start + rest.length)]);
     return pieces;
   }
 
-  // Return true if a sentence ends at a match of `candidate`. `before` is the sentence up to the match.
+  // Return true if a sentence ends at a match of `candidate`. `before` is the text directly before the match.
+  // `before` contains at least the last two words of the sentence, or the whole sentence if the sentence has
+  // only one word.
   isBoundary(before, { stop, close }, after, hasCase) {
     const { opening } = this.rules;
     const following = stripStart(after, `${opening} `);
