@@ -1,6 +1,6 @@
 # The target test-oldest installs packages into .venv-oldest, and all other targets install packages into
 # .venv. If .venv is complete, only test-browser and contract install further packages. `make quickstart` and
-# `make parsing` install the package and its dependencies. The other targets for .venv also install the
+# `make parsing` install the package and its dependencies. All other targets that use .venv also install the
 # development tools and the optional libraries.
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +11,7 @@ TORCH ?= --constraint constraints.txt torch
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 
 # With `worksteal`, each test process runs consecutive tests, so that tests of a file can share their
-# fixtures. Each process uses one thread. Start one process for each processor, but at most 4 processes,
+# fixtures. Each test process uses one thread. Start one process for each processor, but at most 4 processes,
 # because each process imports torch and collects all tests, which takes 14 seconds.
 WORKERS := -n logical --maxprocesses 4 --dist worksteal
 
@@ -71,7 +71,7 @@ test-oldest:
 	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 
 # Runs the model tests of transformers on the models of the package. Only the source distribution of
-# transformers contains these tests.
+# transformers contains the model tests.
 contract: install
 	$(BIN)/$(INSTALL) parameterized
 	version=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("transformers"))') && \

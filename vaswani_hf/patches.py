@@ -43,8 +43,8 @@ def import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
     If torchao is installed, transformers imports torchao, although only one function of one quantizer needs
-    it. The import of torchao takes a second and prints warnings, but this package needs torchao only for int8
-    weights.
+    torchao. The import of torchao takes a second and prints warnings, but this package needs torchao only for
+    int8 weights.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return
@@ -111,8 +111,8 @@ class _DeferredDynamo(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            # Do not import `torch._dynamo` for an attribute such as `__path__`: Python's import system reads
-            # such attributes during imports of other modules.
+            # Do not import `torch._dynamo` for an attribute such as `__path__`, because Python's import
+            # system reads `__path__` during imports of other modules.
             raise AttributeError(name)
         _remove(self)
         import torch._dynamo as dynamo

@@ -11,7 +11,8 @@ import warnings
 from importlib.metadata import version
 from pathlib import Path
 
-# The newest version of each library with which the tests have run. constraints.txt pins these versions.
+# The newest version of each library with which the tests have run. constraints.txt pins the versions in
+# `TESTED`.
 TESTED = {
     "transformers": "5.23.0",
     "torch": "2.13.0",
@@ -45,7 +46,7 @@ PRIVATE = {
     "transformers.trainer": "_get_grad_norm _get_output_dir _load_rng_state _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
-    # `torch._check` is in this list because its name begins with an underscore, although the documentation of
+    # `torch._check` is in `PRIVATE` because its name begins with an underscore, although the documentation of
     # `torch.export` describes `torch._check`.
     "torch": "_check _dynamo",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",

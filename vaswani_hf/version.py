@@ -5,9 +5,10 @@ from importlib.util import find_spec
 
 __version__ = "0.2.0"
 
-# The README, the manual and the model cards contain this text, so that users learn how to install the
-# package. Texts must not advise users to install the package by its name, because the name is not registered
-# on PyPI. A stranger could register the package name on PyPI, and run code on the machines of users.
+# The README, the manual and the model cards contain `INSTALL_INSTRUCTION`, so that users learn how to install
+# the package. Texts must not advise users to install the package by its name, because the name is not
+# registered on PyPI. A stranger could register the package name on PyPI, and run code on the machines of
+# users.
 INSTALL_INSTRUCTION = (
     "The package is not on PyPI. Run `pip install .` in a clone of the repository of the package."
 )

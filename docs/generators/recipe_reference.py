@@ -66,8 +66,8 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
         ),
     ),
 }
-# Files whose classes have both fields and methods. In such a file, a read of `self.KEY` counts as a use of
-# the key, because sometimes only a method of the same class uses the key.
+# Files whose classes have both fields and methods. In a file of `FIELDS_AND_METHODS`, a read of `self.KEY`
+# counts as a use of the key, because sometimes only a method of the same class uses the key.
 FIELDS_AND_METHODS = (
     "model/configuration_vaswani.py",
     "optimization/section.py",

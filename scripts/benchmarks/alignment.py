@@ -4,7 +4,7 @@
 
 `PAIRS` contains English sentences with German translations. For each German word, `PAIRS` states the
 positions (from 0) of the English words that the German word translates. The script prints the percentage of
-German words that the translator aligns with a wrong English word. Then the script tests the transfer of tags.
+German words that the translator aligns with a wrong English word. The script also tests the transfer of tags.
 For each phrase of one to three English words, the script puts a tag around the phrase and lets the package
 insert the tag into the German translation. The script leaves out a phrase if its German words are not
 contiguous, or if one of these German words can also translate a word outside the phrase. The script prints

@@ -38,8 +38,8 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 WARM_UP_STEPS = 3
 # A measurement of training steps ends this number of seconds after the warm-up.
 SECONDS = 0.5
-# The number of batches per optimizer step, as in the recipes with these names. All other shapes of the model
-# and the batch use one batch per step.
+# The number of batches per optimizer step, as in the recipes with these names. A shape that is not listed
+# here uses one batch per optimizer step.
 ACCUMULATION = {"numbers.yaml": 2, "multi30k_en_de.yaml": 2}
 
 

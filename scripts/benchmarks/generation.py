@@ -129,8 +129,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     wide = per_head.repeat(1, width) / width
     # Multiply queries and keys by depth**-0.25, so that attention scores do not change. A head of the wide
     # model has `depth` times as many features, so the dot products are `depth` times as large. Attention
-    # divides the dot products by the square root of the number of features, so without this factor the scores
-    # would be sqrt(depth) times as large.
+    # divides the dot products by the square root of the number of features, so without the factors
+    # depth**-0.25 the scores would be sqrt(depth) times as large.
     return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
 
 

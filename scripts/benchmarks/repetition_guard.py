@@ -192,8 +192,8 @@ def translate(translator: BaseTranslator, texts: list[str], guard: bool) -> list
 
 
 def outcomes_of(translator: BaseTranslator, inputs: Sequence[Input]) -> list[Outcome]:
-    """Translate all inputs without the guard. Then translate the inputs whose translation the guard can
-    change a second time, with the guard.
+    """Translate all inputs without the guard. Then translate with the guard the inputs whose translations the
+    guard can change.
     """
     before = translate(translator, [one.text for one in inputs], guard=False)
     # The guard changes only translations that repeat words. `is_loop` with an empty source returns True for

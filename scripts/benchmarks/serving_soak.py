@@ -32,8 +32,8 @@ INVALID = {
     "an unknown language": b'{"q": "x", "source": "auto", "target": "xx"}',
 }
 JSON = {"Content-Type": "application/json"}
-# The proportion of valid requests, and the proportion of requests that the client cancels. All other requests
-# are invalid.
+# The proportion of valid requests, and the proportion of requests that the client cancels. Requests that are
+# neither valid nor cancelled are invalid.
 VALID, CANCELLED = 0.6, 0.2
 
 
@@ -106,8 +106,8 @@ class Soak:
         try:
             answer = await client.post("/translate", content=INVALID[name], headers=JSON)
         except httpx.HTTPError:
-            # This error is allowed, because the service may close the connection while the client sends a
-            # body that is too large.
+            # An HTTPError is allowed here, because the service may close the connection while the client
+            # sends a body that is too large.
             self.counts[f"{name}: connection closed"] += 1
             return
         self.counts[f"{name}: {answer.status_code}"] += 1

@@ -160,8 +160,8 @@ def product_rate(device: str, dtype: torch.dtype) -> float:
         while sum(seconds) < 0.5:
             seconds.append(seconds_of(product))
         best = max(best, 2 * size**3 / statistics.median(seconds))
-        # If a product takes more than 0.1 s, the hardware probably does not support the dtype. In this case,
-        # skip larger matrices, because their products would not reach a higher rate.
+        # If a product takes more than 0.1 s, skip larger matrices: the hardware probably does not support the
+        # dtype, so larger products would not reach a higher rate.
         if statistics.median(seconds) > 0.1:
             break
     return best

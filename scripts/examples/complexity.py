@@ -116,7 +116,7 @@ class Convolution(nn.Module):
 class Row:
     """A row of the table: a type of layer, the entries in the paper's Table 1, and the sizes to measure.
 
-    `layer` builds a layer. Its arguments are the size, the number of the layer in a stack, and the
+    `layer` builds a layer. The arguments of `layer` are the size, the number of the layer in a stack, and the
     implementation of attention. `path` computes the maximum path length of Table 1: the number of sequential
     operations between the first and the last position. `path` uses only the size of the layer, and measures
     nothing.
@@ -157,7 +157,7 @@ ROWS = (
         {"n": LONG, "d": WIDE},
     ),
     Row(
-        "the same with projections",
+        "self-attention with projections",
         lambda size, _, kind: SelfAttention(size, kind),
         *("O(n^2 d + n d^2)", "O(1)", "O(1)"),
         lambda size: 1,

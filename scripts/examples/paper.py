@@ -236,7 +236,8 @@ agree(attended, by_hand.multi_head_attention(name, 4, embedded, embedded, causal
 # ## 3.2.3 Masks
 #
 # A decoder position attends to earlier positions and to itself. With `causal=True`, the reference ends the
-# loop over the keys at the position of the query. The package adds a mask to the scores instead:
+# loop over the keys at the position of the query. Instead of ending a loop, the package adds a mask to the
+# scores:
 
 # %%
 mask = self_attention_masks([decoder.layers[0].self_attn], torch.zeros(1, 4, 64), None)[0]
@@ -408,8 +409,8 @@ show_picture(cross_sheet)
 #
 # Many implementations differ from the paper. For each difference, the following table names the field of
 # `VaswaniConfig`. The table also shows the number of parameters of a model that has the difference, and the
-# largest change of a log-probability on the sentence pair. Each of these models starts from the trained
-# weights of Section 5. Weights that the trained model does not have keep their initial values.
+# largest change of a log-probability on the sentence pair. Each model with a difference starts from the
+# trained weights of Section 5. Weights that the trained model does not have keep their initial values.
 
 # %%
 DIFFERENCES: list[tuple[str, dict[str, Any]]] = [

@@ -229,8 +229,8 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
         f"`--num_gpus` must be at most the number of GPUs of this machine, but is {arguments.num_gpus:g}.",
         lacks,
     )
-    # Give Ray one block for each range of rows (`part`). Otherwise one worker may get several ranges while
-    # another worker waits.
+    # Give Ray one block for each range of rows (`part`), because with larger blocks one worker could get
+    # several ranges while another worker waits.
     entries: Any = ray.data.from_items(parts, override_num_blocks=len(parts))
     pool = ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts)))
     made = entries.map(

@@ -108,8 +108,9 @@ def schedule_example() -> dict[int, float]:
 
 
 def rotation(shift: int, width: int) -> torch.Tensor:
-    """Return the matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M is block-diagonal. Its
-    blocks are 2x2 rotation matrices, whose entries are entries of PE(shift), some with the opposite sign.
+    """Return the matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M is block-diagonal. The
+    blocks of M are 2x2 rotation matrices, whose entries are entries of PE(shift), some with the opposite
+    sign.
     """
     encoding = sinusoids(torch.tensor(shift), width)
     blocks = [

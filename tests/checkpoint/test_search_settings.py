@@ -52,7 +52,7 @@ MESSAGE = "{} in the generation config, which the engine cannot express: {}"
 REMEDY = "; remove such settings from generation_config.json, or choose another format."
 REFUSED = MESSAGE.format("`top_h` is 1, `coverage_penalty` is 0.3", "its search lacks such settings")
 LEFT_OUT = MESSAGE.format(
-    "`early_stopping` is True", "its search never stops early. Therefore its translations can differ."
+    "`early_stopping` is True", "its search never stops early. Therefore the translations can differ."
 )
 BOTH = {"early_stopping": True, "top_h": 1, "coverage_penalty": 0.3}
 

@@ -137,7 +137,7 @@ NO_START = "the decoder of the format needs a start token."
 NO_END = "the search of the format needs an end token."
 NO_TABLE = "MarianMT computes its position embeddings and cannot load a position table."
 NOT_SHARED = "in the {1} of MarianMT, the {0} heads divide the d_model of 16 equally."
-BOTH = "its encoder and its decoder must have the same"
+BOTH = "Marian's encoder and decoder must have the same"
 IN_THE_PAGE = (
     'the page supports only "relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish" or "tanh".'
 )
@@ -159,11 +159,11 @@ NOT_EXPRESSIBLE = [
     (MARIAN, {"cross_attention_score": "additive_linear"}, NO_PRODUCT),
     (MARIAN, {"attention_window": [None, 3]}, NO_WINDOW),
     (MARIAN_NPZ, {"attention_window": 2}, NO_WINDOW),
-    (MARIAN_NPZ, {"activation_function": "tanh"}, "it supports only silu, relu, swish, gelu, sigmoid."),
+    (MARIAN_NPZ, {"activation_function": "tanh"}, "Marian supports only silu, relu, swish, gelu, sigmoid."),
     (MARIAN_NPZ, {"decoder_attention_heads": 4}, f"{BOTH} number of heads, and the encoder has 2 heads."),
     (MARIAN_NPZ, {"d_k": 4}, NOT_SHARED.format(2, "encoder")),
     (MARIAN_NPZ, {"norm_position_of_decoder": "pre"}, f"{BOTH} norm position."),
-    (MARIAN_NPZ, {"eos_token_id": [2, 3]}, "it supports only one end token."),
+    (MARIAN_NPZ, {"eos_token_id": [2, 3]}, "Marian supports only one end token."),
     (CTRANSLATE2, {"activation_function": "mish"}, f"CTranslate2 has only {', '.join(sorted(ACTIVATIONS))}."),
     (CTRANSLATE2, {"eos_token_id": None}, NO_END),
     (CTRANSLATE2, {"decoder_start_token_id": None, "bos_token_id": None}, NO_START),

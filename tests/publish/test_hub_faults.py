@@ -223,7 +223,7 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(hub, published, bob, ca
     name = published.id
     assert said(name, "--revision", "refs/pr/3").endswith("Invalid rev id: refs/pr/3")
     missing = "There is no repository '{}' on {} and no folder of that name here, or it is private and {}."
-    other = "this token may not read it; check the name, or use a token of a user who may read the repository"
+    other = "this token gives no access to it; check the name, or use a token of a user who may read the repository"
     none = "there is no token; check the name, or log in with `hf auth login` or set HF_TOKEN"
     assert said("alice/nothing") == missing.format("alice/nothing", hub.endpoint, other)
     for token, hidden in ((bob.token, other), ("", none)):

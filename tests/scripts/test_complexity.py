@@ -19,7 +19,7 @@ def rows(complexity):
     return {row.name: row for row in complexity.ROWS}
 
 
-CORE, WHOLE, WINDOW = "self-attention", "the same with projections", "restricted self-attention"
+CORE, WHOLE, WINDOW = "self-attention", "self-attention with projections", "restricted self-attention"
 LSTM, GRU, CONVOLUTION, DILATED = "recurrent (LSTM)", "recurrent (GRU)", "convolution", "dilated convolution"
 
 

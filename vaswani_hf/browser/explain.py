@@ -40,8 +40,8 @@ from .recording import CandidateRecorder, ProcessorRecorder
 
 # The runners-up of a target word are the most probable other words in its place. Find at most
 # `NUM_RUNNERS_UP` other words for each target word. A runner-up begins with the first tokens (or none) of the
-# target word, followed by a replacement token. Ignore a replacement token if the product of the probabilities
-# of these first tokens and of the replacement token is below `LEAST_PROBABILITY`.
+# target word, followed by a replacement token. Ignore a replacement token if the product of its probability
+# and the probabilities of the word's tokens before it is below `LEAST_PROBABILITY`.
 NUM_RUNNERS_UP = 3
 LEAST_PROBABILITY = 0.001
 
@@ -196,7 +196,7 @@ class _Explainer:
         # One dict for each target word: maps the text of each runner-up to its `RunnerUp`.
         found: list[dict[str, RunnerUp]] = [{} for _ in target.words]
         # Different replacements of a token can lead to the same runner-up. Beam searches take most of the
-        # time of an explanation. Therefore, in each target word, first run a beam search only for each of the
+        # time of an explanation. Therefore, in each target word, first run beam searches only for the
         # `NUM_RUNNERS_UP` most probable token replacements. Then run beam searches for the less probable
         # replacements, but only in target words with fewer than `NUM_RUNNERS_UP` runners-up.
         for part in (slice(NUM_RUNNERS_UP), slice(NUM_RUNNERS_UP, None)):

@@ -216,8 +216,8 @@ class RunnerUp:
             the token at `position`.
         probability (float): The product of the probabilities of the tokens of `text`, given the tokens before
             the replaced word in the translation. The runner-up can be the beginning of the replaced word
-            ("house" for "houses"). In this case, `token` is the token after the runner-up, and `probability`
-            includes the probability of `token`.
+            ("house" for "houses"). If the runner-up is such a beginning, `token` is the token after the
+            runner-up, and `probability` includes the probability of `token`.
         position (int): The index in `Explanation.target` of the first token at which the runner-up differs
             from the translation.
         token (int): The id of the new token at `position`, in place of the token of the translation.

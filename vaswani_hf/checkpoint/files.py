@@ -193,8 +193,8 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
     except (TypeError, KeyError, AttributeError):
         raise DamagedFileError(f"{place} is damaged") from None
     for shard in names:
-        # Refuse a path such as "../x.safetensors". Otherwise the package could read a file outside the
-        # checkpoint, and publish the file with the checkpoint.
+        # Refuse a path such as "../x.safetensors", so that the package neither reads nor publishes a file
+        # outside the checkpoint.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
                 f"{place} must name .safetensors files in the same folder, but names {shard!r}; take the "

@@ -224,7 +224,7 @@ def _refusal(error: BaseException) -> str | None:
     hidden = "there is no token"
     remedy = "log in with `hf auth login` or set HF_TOKEN"
     if response.request.headers.get("authorization") is not None:
-        hidden = "this token may not read it"
+        hidden = "this token gives no access to it"
         remedy = "use a token of a user who may read the " + word
     # If a download (GET or HEAD) failed, `name` is perhaps the misspelled name of a local folder.
     is_read = response.request.method in ("GET", "HEAD")

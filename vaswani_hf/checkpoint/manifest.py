@@ -24,8 +24,8 @@ def write_manifest(
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # Flush the files to the disk. Otherwise, after a power failure, the disk could contain the manifest
-        # without the files.
+        # Flush the files to the disk, because after a power failure the disk could otherwise contain the
+        # manifest without the files.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())

@@ -62,7 +62,7 @@ class SupportedSettings:
             )
         if unsupported:
             logger.warning(
-                f"{self._named(unsupported)}: {self.search}. Therefore its translations can differ."
+                f"{self._named(unsupported)}: {self.search}. Therefore the translations can differ."
             )
 
     def unsupported(self, config: GenerationConfig) -> dict[str, Any]:

@@ -331,8 +331,8 @@ class _Scoring(NamedTuple):
 
     Attributes:
         options: The options of `score_translations`, from the command line and from the recipes.
-        given: The values of `--tokenize` and `--lowercase` on the command line. Recipes have keys with the
-            same two names.
+        given: The values of `--tokenize` and `--lowercase` on the command line. Recipes also have keys named
+            `tokenize` and `lowercase`.
         recipes: Maps the name of each checkpoint to its recipe; checkpoints without a recipe are left out.
         recipe_note: A sentence about the options that come from recipes; None without such options.
     """

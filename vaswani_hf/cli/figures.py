@@ -26,8 +26,9 @@ class FiguresOptions(PrecisionOptions, ModelOptions):
     """pronouns with the words to which the pronoun may refer, such as she:woman,girl; by default lists of
     frequent words, if the source language is English or German"""
     least_distance: int | None = Field(None, ge=1)
-    """the minimum distance, in words, from a verb to the word that completes the verb; by default the largest
-    of 4, 3 and 2 with at least 10 pairs in each half of the sentences, or 2 if none of them has 10 pairs
+    """the minimum distance, in words, from a verb to the word that completes the verb; by default 4, 3 or 2:
+    the largest of these distances for which each half of the sentences has at least 10 pairs of such words,
+    or else 2
     """
     text: str | None = on_command_line(None, action=OnlyOnce)
     """the sentence for the pictures that show all attention heads of a layer, at most 100 tokens; by default

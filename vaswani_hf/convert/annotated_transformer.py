@@ -27,9 +27,9 @@ _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
 _TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
 # "The Annotated Transformer" adds 1e-6 to the standard deviation and nothing to the variance. The imported
-# model adds nothing to the standard deviation, and adds an epsilon of 1e-12 to the variance. This epsilon is
-# too small to change the outputs. Leaving out the term 1e-6 changes LayerNorm outputs by less than one part
-# in 100,000 if the standard deviation of the features is above 0.1.
+# model adds nothing to the standard deviation, and adds an epsilon of 1e-12 to the variance. The epsilon of
+# 1e-12 is too small to change the outputs. Leaving out the term 1e-6 changes LayerNorm outputs by less than
+# one part in 100,000 if the standard deviation of the features is above 0.1.
 _LAYER_NORM_EPS = 1e-12
 
 

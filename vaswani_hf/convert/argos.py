@@ -204,7 +204,9 @@ ARGOS = ExportFormat(
     main_file="*.argosmodel",
     library_name="argostranslate",
     expressible=Expressible("Argos Translate", EXPRESSIBLE.fields, EXPRESSIBLE.limits),
-    settings=SupportedSettings("Argos Translate", (), left_out=None, search="it has its own search settings"),
+    settings=SupportedSettings(
+        "Argos Translate", (), left_out=None, search="Argos Translate has its own search settings"
+    ),
     export=export_argos,
     libraries=("ctranslate2", "sentencepiece"),
     quantizations=CTRANSLATE2.quantizations,

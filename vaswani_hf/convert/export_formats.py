@@ -221,7 +221,8 @@ class ExportFormat:
             `--min_confidence`.
         describe (function, optional): Writes the name, the languages and the licence of the model into the
             exported folder, for example into a model card.
-        needs_languages (bool): True if the format stores the source language and the target language.
+        needs_languages (bool): True if a checkpoint without a known source language and target language
+            cannot be exported.
         certified (tuple): The values of `quantization` that `vaswani certify` measures.
         model_type (str, optional): The `model_type` in the config.json of the format, if there is one.
         optional_files (tuple): The files that only some exports of this format contain. A push deletes these

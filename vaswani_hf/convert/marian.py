@@ -382,7 +382,7 @@ MARIAN = ExportFormat(
         EXPRESSIBLE.title,
         vars(GenerationConfig()),
         left_out=None,
-        search="its search divides scores by a power of the length, and has one length limit for all sentences",
+        search="the search of MarianMT divides scores by a power of the length, and has one length limit for all sentences",
     ),
     export=export_marian,
     engine=MarianEngine,

@@ -558,7 +558,7 @@ def _notes(search: Mapping[str, Any], vocabularies: list[_Vocabulary], config: V
     notes = []
     if config.position_table_size is not None:
         notes.append(
-            f"The model has {config.position_table_size:,} learned positions, so longer texts are truncated."
+            f"The model has {config.position_table_size:,} learned positions, so the translator divides longer texts into pieces."
         )
     if any(vocabulary.segmenter is None for vocabulary in vocabularies):
         notes.append(SPLITS_AT_SPACES)

@@ -97,26 +97,26 @@ def _equal_heads(config: VaswaniConfig) -> str | None:
     return (
         None
         if config.decoder_attention_heads == heads
-        else f"its encoder and its decoder must have the same number of heads, and the encoder has {heads} heads"
+        else f"Marian's encoder and decoder must have the same number of heads, and the encoder has {heads} heads"
     )
 
 
 def _equal_norms(config: VaswaniConfig) -> str | None:
     if config.norm_position_of(is_decoder=True) == config.norm_position:
         return None
-    return "its encoder and its decoder must have the same norm position"
+    return "Marian's encoder and decoder must have the same norm position"
 
 
 def _one_end_token(config: VaswaniConfig) -> str | None:
-    return None if len(eos_token_ids(config)) == 1 else "it supports only one end token"
+    return None if len(eos_token_ids(config)) == 1 else "Marian supports only one end token"
 
 
 _LIMITS: dict[str, Limit] = {
     "position_embedding": one_of(
-        "position_embedding", _POSITIONS, f"it supports only {', '.join(_POSITIONS)}"
+        "position_embedding", _POSITIONS, f"Marian supports only {', '.join(_POSITIONS)}"
     ),
     "activation_function": one_of(
-        "activation_function", _MARIAN_ACTIVATIONS, f"it supports only {', '.join(_MARIAN_ACTIVATIONS)}"
+        "activation_function", _MARIAN_ACTIVATIONS, f"Marian supports only {', '.join(_MARIAN_ACTIVATIONS)}"
     ),
     "decoder_attention_heads": _equal_heads,
     "norm_position_of_decoder": _equal_norms,
@@ -132,7 +132,7 @@ SETTINGS = SupportedSettings(
     # `_search_options` refuses some values of `suppress_tokens`.
     ("num_beams", "length_penalty", "max_length_a", "suppress_tokens"),
     left_out=(*BEAM_SEARCH_SETTINGS, *LENGTH_SETTINGS, "forced_eos_token_id"),
-    search="its search divides scores by a power of the length, and limits the length of a translation to a "
+    search="the search of Marian divides scores by a power of the length, and limits the length of a translation to a "
     "multiple of the source length",
 )
 

@@ -71,7 +71,7 @@ class OnnxModel(VaswaniForSeq2SeqLM):
     def __init__(self, folder: Path):
         config = VaswaniConfig.from_pretrained(folder)
         # The graphs mask the tokens outside an attention window, and need the keys and values of all tokens.
-        # Without windows in the config, `generate` caches all tokens.
+        # If `attention_window` in the config is None, `generate` caches the keys and values of all tokens.
         config.attention_window = None
         with torch.device("meta"):
             super().__init__(config)

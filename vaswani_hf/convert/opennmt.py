@@ -76,7 +76,7 @@ _REQUIRED: Requirements = {
     "layer_norm": ("standard", "only LayerNorm can be imported"),
     "pos_ffn_activation_fn": (
         ACTIVATIONS,
-        "this package does not support this activation or gates in the feed-forward network",
+        "the activation must be ReLU or GELU, and the feed-forward network must not have gates",
     ),
     "lora_layers": ([], "the adapters must be merged into the weights first"),
     "lora_embedding": (False, "the adapters must be merged into the weights first"),
@@ -222,8 +222,8 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
     if "model" in checkpoint:
         state.update(checkpoint["model"])
         for name, tensor in (checkpoint["generator"] or {}).items():
-            # Remove the prefix "0.". In OpenNMT-py 2, the names have the prefix "0.", because the output
-            # projection is the first module of an `nn.Sequential`.
+            # Remove the prefix "0.". In OpenNMT-py 2, the names of the output projection's weights have the
+            # prefix "0.", because the output projection is the first module of an `nn.Sequential`.
             state[f"generator.{name.removeprefix('0.')}"] = tensor
     else:
         files = sorted(
@@ -310,7 +310,7 @@ OPENNMT_PY = ImportFormat(
     loses=(
         "`<blank>` gets the probability 0. Relative and rotary positions, copy attention, average "
         "attention, source features, gated feed-forward networks, RMSNorm, experts and adapters are "
-        "refused. Vocabularies of versions 1 and 2 are refused; convert the file with "
+        "refused. Vocabularies of OpenNMT-py 1 and 2 are refused; convert the file with "
         "`tools/convertv2_v3.py` of OpenNMT-py."
     ),
     options=("vocabularies",),

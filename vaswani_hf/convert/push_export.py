@@ -40,8 +40,8 @@ def push_export(
     token: str | bool | None = None,
 ) -> str:
     """Push the output folder of `vaswani export` in one commit, and compare the pushed files with the folder.
-    `entry` is the format of the folder. Return the URL of the commit or pull request. Raise a HubError if the
-    push is refused or fails.
+    `entry` is the export format that wrote the folder. Return the URL of the commit or pull request. Raise a
+    HubError if the push is refused or fails.
 
     The model card contains the text of the folder's README.md. The languages and the licence in the model
     card come from `base_model`, the repository of the original model. By default, `base_model` is the
@@ -73,7 +73,8 @@ def _refuse_checkpoint(to: Destination) -> None:
     because the push would overwrite its files.
     """
     exists = partial(with_retries, HfApi(token=to.token).file_exists, to.repo_id, revision=to.revision)
-    # An export to ONNX also has the code, and an export to MarianMT also has a weight file.
+    # Only a checkpoint has both: an export to ONNX contains the code but no such weight file, and an export
+    # to MarianMT contains a weight file but no code.
     if exists("configuration_vaswani.py") and any(map(exists, (WEIGHTS_FILE, INDEX_FILE))):
         raise InvalidValueError(
             f"`repository` must not be the repository of a checkpoint, but '{to.repo_id}' contains a checkpoint, and "

@@ -73,7 +73,7 @@ class SentencePieces:
         splits_words (bool): True if pieces contain spaces only at their beginning.
         has_bytes (bool): True if SentencePiece splits unknown characters into bytes.
         ids (dict): Maps each piece, including special pieces, to its id in the model file. Libraries with a
-            separate vocabulary file, such as Marian, use other ids.
+            separate vocabulary file, such as Marian, use other ids than the model file.
         end (str): The piece that ends a text, usually `</s>`.
         unknown (str): The piece for unknown characters, usually `<unk>`.
     """
@@ -215,8 +215,8 @@ def source_and_target_tokenizers(
 
 def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
     """Return True if the SentencePiece model has a piece of several characters that is missing in `ids`.
-    If such a piece is missing, the tokenizer that `fast_tokenizer` creates can split texts differently from
-    SentencePiece.
+    If `ids` lacks a piece of several characters, the tokenizer that `fast_tokenizer` creates can split texts
+    differently from SentencePiece.
     """
     return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
@@ -340,7 +340,7 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
     }
     for splitter in splitters[1:]:
         # Add the one-character pieces that are not in the tokenizer's vocabulary. The regular expression that
-        # `_pre_tokenizer` wrote contains these one-character pieces.
+        # `_pre_tokenizer` wrote contains the one-character pieces that are not in the tokenizer's vocabulary.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():
@@ -366,7 +366,9 @@ def _flattened(normalizer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_own_step(step: dict[str, Any]) -> bool:
-    """Return True if `_normalizer` can create the step. SentencePiece then makes the same replacements."""
+    """Return True if `_normalizer` can create the step. If `_normalizer` created the step, SentencePiece
+    makes the same replacements.
+    """
     is_of_spaces = step.get("pattern") in (_SPACES_AT_ENDS, _REPEATED_SPACES)
     return step["type"] in ("NFC", "Precompiled") or is_of_spaces or step.get("content") == _UNKNOWN
 
@@ -376,15 +378,15 @@ def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     # The normalizer replaces neighbouring unknown characters by `_UNKNOWN`, unless all of them together are
     # one entry of the vocabulary. The normalizer never replaces `token`, because `token` is in the
     # vocabulary. Therefore normalize two copies of the token: if its characters are unknown, the result
-    # contains `_UNKNOWN`. If the vocabulary contains the two copies as one entry, the test needs three
-    # copies.
+    # contains `_UNKNOWN`. If the vocabulary contains two copies of the token as one entry, the test needs
+    # three copies.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 
 
 def without_foreign_mark(tokens: list[str]) -> list[str]:
-    """Remove the prefix `_FOREIGN` from each token. Keep the prefix if `tokens` also contains the token
-    without the prefix.
+    """Remove the prefix `_FOREIGN` from each token. Keep the prefix `_FOREIGN` of a token if `tokens` also
+    contains the token without the prefix.
     """
     known = set(tokens)
     plain = [token.removeprefix(_FOREIGN) for token in tokens]

@@ -29,8 +29,8 @@ def _whole_attention(config: VaswaniConfig) -> str | None:
     return None if windows == {None} else "the format does not support attention windows"
 
 
-# Maps config fields to the functions that check their values. The functions are for formats that support only
-# scaled dot-product attention over all tokens.
+# Maps config fields to the functions that check their values. `SCALED_DOT_LIMITS` is for formats that support
+# only scaled dot-product attention over all tokens.
 SCALED_DOT_LIMITS: dict[str, Limit] = {
     "attention_score": one_of("attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),
     "cross_attention_score": one_of("cross_attention_score", _DOT_PRODUCTS, _ONLY_DOT_PRODUCTS),

@@ -235,8 +235,8 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
             "not quantized."
         )
     # Leave out two kinds of weights. Old versions of Sockeye also write copies of weights. The names of the
-    # copies contain "traced" or "cached". The network that predicts the length of a translation has no effect
-    # on the probabilities of tokens.
+    # copied weights contain "traced" or "cached". The network that predicts the length of a translation has
+    # no effect on the probabilities of tokens.
     return {
         name: tensor
         for name, tensor in state.items()
@@ -283,8 +283,8 @@ def _with_positions(state: dict[str, torch.Tensor], positions: str) -> dict[str,
 
 def _search_config(settings: Mapping[str, Any], config: VaswaniConfig) -> GenerationConfig:
     """Return a generation config with the default search options of the command sockeye-translate. The
-    maximum length is 1 token plus a factor times the source length. The factor is the mean ratio of target
-    length to source length in the training data, plus two standard deviations.
+    maximum length is 1 token plus a factor times the source length. The factor for the maximum length is the
+    mean ratio of target length to source length in the training data, plus two standard deviations.
     """
     statistics = settings["config_data"].get("data_statistics") or {}
     ratio = statistics.get("length_ratio_mean", 1.0) + 2 * statistics.get("length_ratio_std", 0.5)

@@ -125,7 +125,7 @@ class Tensor2TensorFacts(Settings):
     """
 
 
-# The keys are the variable names that `_plain_name` returns.
+# Maps the weight names that `_plain_name` returns to the weight names of this package.
 NAMES = WeightNames(
     stack_names(
         {
@@ -373,7 +373,7 @@ TENSOR2TENSOR = ImportFormat(
     keeps=(
         "Keeps the weights, the zero vector that the decoder starts from, and the hyperparameters in "
         "hparams.json, or in flags.txt if hparams.json is missing. Hyperparameters in the file of `--config` "
-        "take precedence. If both files are missing, the file of `--config` must contain `num_heads`. A file "
+        "override the hyperparameters of the checkpoint. If hparams.json and flags.txt are missing, the file of `--config` must contain `num_heads`. A file "
         "`vocab.*subwords` in the folder, or the files of `--vocabularies`, become tokenizers with the same token "
         "ids."
     ),

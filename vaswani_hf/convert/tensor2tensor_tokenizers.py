@@ -91,8 +91,8 @@ def _normalizer(alphabet: Collection[str], path: Path) -> normalizers.Normalizer
             normalizers.Replace(f"{_END_OF_PART} {_END_OF_PART}", _END_OF_PART),
             normalizers.Replace("\\", "\\\\"),
             normalizers.Replace("_", "\\u"),
-            # Insert a separator between all characters. Otherwise `Precompiled` could replace a letter with
-            # combining accents by the decimal code of the letter, without the accents.
+            # Insert a separator between all characters. Without the separator, `Precompiled` could replace a
+            # letter with combining accents by the decimal code of the letter, without the accents.
             normalizers.Replace(Regex(r"(?<=[\s\S])(?=[\s\S])"), _BETWEEN_CHARACTERS),
             normalizers.Precompiled(_character_codes(alphabet, path)),
             normalizers.Replace(_BETWEEN_CHARACTERS, ""),

@@ -318,7 +318,7 @@ TORCH_TRANSFORMER = ImportFormat(
     files=("*.pt", "*.pth"),
     keeps=(
         "Keeps the weights, the embeddings, the output projection and its bias, and the position table. If "
-        "the position table contains sinusoids, the imported model has sinusoidal positions. With another table, "
+        "the position table contains sinusoids, the imported model has sinusoidal positions. If the position table contains no sinusoids, "
         "the imported model has learned positions."
     ),
     loses=(

@@ -404,7 +404,10 @@ TRANSFORMERS_JS = ExportFormat(
         "transformers.js",
         _SETTINGS,
         left_out=None,
-        search="its search is greedy, and its pipeline stops after 256 new tokens",
+        search=(
+            "the search of transformers.js is greedy, and the pipeline of transformers.js stops after 256 "
+            "new tokens"
+        ),
     ),
     export=export_transformers_js,
     libraries=("onnx", "onnxscript", "onnxruntime"),

@@ -3,7 +3,7 @@
 `torch.load(weights_only=True)` accepts only tensors and plain values. Some libraries store their settings as
 objects of their own classes. Therefore each import format lists the names of the classes that it allows.
 `load_weights` reads an object of an allowed class as an instance of `Stub` with the same attributes. For an
-object of any other class, `load_weights` raises an error.
+object of a class that the format does not allow, `load_weights` raises an error.
 """
 
 import errno
@@ -111,7 +111,8 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     except pickle.UnpicklingError as error:
         unknown = re.search(r"Unsupported operand (\d+)", str(error))
         if unknown is not None:
-            # For example, the file is an HTML page or a git-lfs pointer, and contains no weights.
+            # This error occurs, for example, if the file is an HTML page or a git-lfs pointer instead of a
+            # weight file.
             raise DamagedFileError(
                 f"'{path.name}' contains the pickle instruction {unknown[1]}, which `torch.load` does not "
                 "know, so the file is damaged, or was not written by `torch.save` with the default pickle "
@@ -122,8 +123,8 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
             f"because such objects can execute code ({_refused(str(error))})."
         ) from None
     except Exception as error:
-        # Catch every exception, because a damaged file can cause any kind of exception. The option `-v` shows
-        # the cause.
+        # Catch every exception, because a damaged file can cause any kind of exception. The option `-v` of
+        # the command `vaswani` shows the cause.
         if _is_unreadable(error):
             raise
         raise DamagedFileError(f"'{path.name}' was not written by `torch.save`, or is incomplete") from error

@@ -85,7 +85,7 @@ class WeightNames:
         return theirs
 
 
-# Entries of `WeightNames.names`.
+# The type of `WeightNames.names`.
 Names = dict[str, str | tuple[str, ...]]
 
 
@@ -322,7 +322,7 @@ def _reordered(state: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> dic
 
 
 # The tolerance is larger than the rounding error of libraries that compute the angles of the sinusoids in
-# float32. At position 5,000, the rounding error is about 1e-3 radians.
+# float32. At position 5,000, the rounding error of such an angle is about 1e-3 radians.
 _TABLE_TOLERANCE = 2e-3
 
 

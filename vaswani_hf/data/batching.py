@@ -146,7 +146,7 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
     # Sort the pairs by target length, and then pairs of equal target length by source length. The source
     # lengths are in ascending order for even target lengths, and in descending order for odd target lengths.
-    # Neighbouring pairs then have similar source lengths.
+    # With this order, neighbouring pairs have similar source lengths.
     serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
     return np.lexsort((serpentine, target_keys))
 
@@ -172,8 +172,8 @@ def _evenly_full_bounds(
 
     def bounds(total: int, count: int) -> np.ndarray:
         # Divide the token budget `total` among the first `count` batches. If the division of `total` by
-        # `count` leaves a remainder, each of the last batches gets a budget of one token more. With the
-        # smaller budget for all batches, the sentence pairs could need more batches.
+        # `count` leaves a remainder, each of the last batches gets a budget of one token more. If no batch
+        # had the additional token, the sentence pairs could need more batches.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 

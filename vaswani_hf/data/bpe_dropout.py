@@ -100,7 +100,7 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # Also return True if the two byte-level BPE pieces in `pair` together are an incomplete character. If the
-    # last bytes of a character are missing, `decoders.ByteLevel` decodes the other bytes as one replacement
-    # character (U+FFFD).
+    # Return True if the two byte-level BPE pieces in `pair` together are one character, or the first bytes of
+    # one character. If the last bytes of a character are missing, `decoders.ByteLevel` decodes the other
+    # bytes as one replacement character (U+FFFD).
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow
 from datasets import Dataset
 
-# The name of the column with the index of the corpus from which each pair comes. The column exists only if
-# the training corpora have weights.
+# The name of the column with the index of the corpus from which each pair comes. The column with the index of
+# the corpus exists only if the training corpora have weights.
 CORPUS_COLUMN = "corpus"
 
 

@@ -62,7 +62,7 @@ class Corpus:
     # Maps the name of each split to a report that counts kept and removed sentence pairs. For a stream, the
     # numbers in the report grow while the stream is read.
     reports: dict[str, CorpusReport] = field(init=False, default_factory=dict)
-    # Chooses the training pairs of each epoch. None if the training corpora have no weights.
+    # Chooses the training pairs of each epoch; None if the training corpora have no weights.
     weighted: WeightedPairs | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ class CorpusDigest(Record):
 
     # The number of sentence pairs. None for a stream.
     count: int | None
-    # The hash of all pairs. For a stream, the hash of the first 1000 pairs.
+    # The hash of all pairs; for a stream, the hash of the first 1000 pairs.
     sha256: str
 
 

@@ -34,9 +34,9 @@ ID_FEATURES = {
 
 # A source or target can have at most `CHARACTERS_PER_TOKEN * max_length` characters. Natural language has 1
 # to 8 characters per token. For example, the character limit removes a line that repeats one character
-# 100,000 times. A tokenizer would learn very long tokens from a line that repeats one character. Divided into
-# very long tokens, a line of 100,000 equal characters could have fewer than `max_length` tokens and stay in
-# the corpus.
+# 100,000 times. A tokenizer would learn very long tokens from a line that repeats one character. With very
+# long tokens, a line of 100,000 equal characters could have fewer than `max_length` tokens and stay in the
+# corpus.
 CHARACTERS_PER_TOKEN = 16
 
 # The encoder encodes `_ENCODED_AT_ONCE` pairs in one batch, and looks up each distinct word of the batch only

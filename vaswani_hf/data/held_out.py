@@ -13,7 +13,8 @@ _BATCH_SIZE = 10_000
 
 
 def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
-    """Take pairs out of the training data for the splits in `sizes`. The other pairs are the split "train".
+    """Take pairs out of the training data for the splits in `sizes`. The pairs that remain are the split
+    "train".
 
     The pairs with the smallest hashes of source and target are held out. Therefore the splits depend neither
     on the seed nor on the order of the pairs. The validation and test pairs contain no duplicates and no

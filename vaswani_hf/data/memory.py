@@ -37,8 +37,8 @@ def return_free_memory() -> None:
 
 def keep_free_memory() -> None:
     """Let the C library keep freed memory, because all training steps allocate blocks of the same sizes.
-    Otherwise the operating system provides 20,000 new memory pages in each training step, and a training step
-    of a small model takes 4 % longer.
+    If the C library returns freed memory, the operating system provides 20,000 new memory pages in each
+    training step, and a training step of a small model takes 4 % longer.
     """
     set_option = _c_function("mallopt")
     if set_option is not None:
@@ -51,8 +51,8 @@ def limit_primitive_cache() -> None:
 
     By default, oneDNN caches 1,024 primitives, but can rarely use a cached primitive again, because batches
     have many different shapes. With a cache of 1,024 oneDNN primitives, the memory of a small bfloat16
-    training grew from 0.9 GiB to 4.5 GiB (scripts/benchmarks/training.md). Call this function before the
-    model runs, because oneDNN reads the limit only when it prepares its first primitive.
+    training grew from 0.9 GiB to 4.5 GiB (scripts/benchmarks/training.md). Call `limit_primitive_cache`
+    before the model runs, because oneDNN reads the limit only when it prepares its first primitive.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_CACHED_PRIMITIVES))
 

@@ -2,9 +2,9 @@
 placeholders.
 
 Each function in the table `PERTURBATIONS` changes one sentence pair. Training with `data.augment` and the
-command `vaswani evaluate --robustness` use these functions. A change of style, such as upper case, applies to
-source and target. An error, such as a typo, is added only to the source, because the model should translate a
-text with errors into a text without errors.
+command `vaswani evaluate --robustness` use the functions in `PERTURBATIONS`. A change of style, such as upper
+case, applies to source and target. An error, such as a typo, is added only to the source, because the model
+should translate a text with errors into a text without errors.
 """
 
 import re

@@ -43,7 +43,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         process_index: int = 0,
         window_batches: int = 100,
     ):
-        """A window contains enough sentence pairs for `window_batches` full batches."""
+        """A window contains enough sentence pairs for `window_batches` full batches, except for the last
+        window of an epoch.
+        """
         self._pairs = ShuffledShards(pairs, seed)
         self._budgets = (source_tokens, target_tokens)
         self._seed = seed

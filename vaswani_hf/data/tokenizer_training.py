@@ -3,7 +3,8 @@ tokenizer for each side.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the vocabulary contains the 256 bytes and all characters of the training text. Without
+Differs from the paper: the vocabulary contains the 256 bytes, and all characters of the training text if
+    `vocab_size` is large enough. Without
 whole characters in the vocabulary, a model could write incomplete characters. Without the 256 bytes in the
 vocabulary, a tokenizer could not encode a character that is missing in the training text. A tokenizer is
 trained on at most a million sentence pairs: pairs at regular intervals of a corpus, or the first pairs of a
@@ -273,8 +274,8 @@ def _begins_with_a_space(backend: Tokenizer) -> bool:
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:
-    """Return `<mask>`. The token includes the space before `<mask>`, as the first token of a word includes
-    the space before the word.
+    """Return `<mask>`. The token `<mask>` includes the space before the mask, as the first token of a word
+    includes the space before the word.
     """
     return AddedToken(MASK, **{**_TAG_OPTIONS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
@@ -304,10 +305,10 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
     # Sort the ASCII characters by their byte-level BPE symbols (see `_as_byte_symbols`). If two pairs of
     # characters are equally frequent, the order of the characters decides which pair the BPE trainer merges
-    # first. With sorted ASCII characters, the decision is the same as in the training of byte-level BPE. The
-    # BPE trainer reserves only 128 vocabulary entries for single ASCII characters, but the byte-level
-    # vocabulary reserves 256 entries for bytes. Therefore the BPE trainer learns enough merges to fill the
-    # byte-level vocabulary.
+    # first. With sorted ASCII characters, the BPE trainer merges the same pair first as in the training of
+    # byte-level BPE. The BPE trainer reserves only 128 vocabulary entries for single ASCII characters, but
+    # the byte-level vocabulary reserves 256 entries for bytes. Therefore the BPE trainer learns enough merges
+    # to fill the byte-level vocabulary.
     ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)

@@ -88,7 +88,8 @@ def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
     # In each epoch, `of_epoch` draws for place `i` one of the pairs `first[i]` to `last[i]` (inclusive). For
-    # each `i`, `np.maximum.reduceat` returns the maximum of `lengths[first[i] : first[i + 1]]`. This slice
-    # does not always contain `lengths[last[i]]`, because `last[i]` can be equal to `first[i + 1]`. Therefore
-    # compute the element-wise maximum of two arrays: the result of `reduceat`, and `lengths[last]`.
+    # each `i`, `np.maximum.reduceat` returns the maximum of `lengths[first[i] : first[i + 1]]`. The slice
+    # `lengths[first[i] : first[i + 1]]` does not always contain `lengths[last[i]]`, because `last[i]` can be
+    # equal to `first[i + 1]`. Therefore compute the element-wise maximum of two arrays: the result of
+    # `reduceat`, and `lengths[last]`.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-# Turn off the usage statistics of gradio. Set the variable before gradio is imported, because gradio reads
-# the variable during the import.
+# Turn off the usage statistics of gradio. Set `GRADIO_ANALYTICS_ENABLED` before gradio is imported, because
+# gradio reads this environment variable during the import.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
@@ -78,7 +78,9 @@ def launch(directions: Sequence[Direction], title: str, **options: Any) -> Any:
 
 
 class _Actions:
-    """The functions that the buttons of the page call. `label` is the label of the chosen direction."""
+    """Contains the functions that the buttons of the page call. The argument `label` of these functions is
+    the label of the chosen direction.
+    """
 
     def __init__(self, directions: Sequence[Direction]):
         self.directions = {direction.label: direction for direction in directions}

@@ -90,8 +90,8 @@ def push_with_space(
 ) -> None:
     """Push a checkpoint, and create or update its Space. `options` are further arguments of `push`.
 
-    The Space of a private model is private. The permissions for both repositories are checked before the
-    push.
+    The Space of a private model is private. The permissions for the model repository and for the Space are
+    checked before the push.
     """
     check_space(checkpoint, space)
     with only_hub_errors(), TemporaryDirectory() as folder:
@@ -103,7 +103,7 @@ def push_with_space(
             # model.
             page = export_page(checkpoint, repository, Path(folder))
         url = push(checkpoint, repository, private=private, **options)
-        # The URL of a commit ends with /COMMIT.
+        # The URL of a commit ends with a slash and the hash of the commit.
         push_space(checkpoint, model.repo_id, url.split("/")[-1], to, page=page)
     if model.private and page is None:
         say(

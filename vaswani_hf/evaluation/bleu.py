@@ -16,7 +16,8 @@ from ..settings.sections import EvaluationSettings
 
 # get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. Perl
 # matches bytes by default, so `_COMPOUND` matches bytes too. In "a-é-b", a `str` pattern would match only
-# "a-é", because matches cannot overlap. In bytes, "é" has two bytes, so both hyphens match.
+# "a-é", because matches cannot overlap. As a `bytes` pattern, `_COMPOUND` matches both hyphens of "a-é-b",
+# because "é" has two bytes.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -28,7 +29,7 @@ SPLIT_COMPOUNDS_NOTE = (
 RECIPE_KEYS = ("tokenize", "lowercase")
 SHORT_TEXTS_NOTE = (
     "BLEU is 0 because BLEU counts sequences of 4 tokens, and each translation has fewer than 4 tokens. For "
-    "such short texts use exact match and chrF, or count characters: `--tokenize char` on the command line, "
+    "texts with fewer than 4 tokens, use exact match and chrF, or count characters: `--tokenize char` on the command line, "
     '`tokenize="char"` in Python.'
 )
 

@@ -45,8 +45,8 @@ def comet_scores(
     device: str | None = None,
 ) -> dict[str, list[float]]:
     """Return one COMET score per sentence for each system. `model` is a .ckpt file, or a name on the Hub such
-    as "Unbabel/wmt22-comet-da". Call `check_comet(model)` first. COMET computes on a GPU, except if `device`
-    is "cpu" or the machine has no GPU.
+    as "Unbabel/wmt22-comet-da". Call `check_comet(model)` before this function. COMET computes on a GPU,
+    except if `device` is "cpu" or the machine has no GPU.
     """
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
         folder = Path(name)
@@ -98,8 +98,9 @@ def _write(path: Path, texts: Sequence[str]) -> None:
 
 
 def _run(command: list[str], model: str, folder: Path) -> None:
-    # If stderr is a terminal, comet-score writes progress bars and errors to the terminal. Otherwise, the
-    # stderr of comet-score goes to the log file. An error message quotes the last line of the log file.
+    # If stderr is a terminal, comet-score writes progress bars and errors to the terminal. If stderr is not a
+    # terminal, the stderr of comet-score goes to the log file. An error message quotes the last line of the
+    # log file.
     shows = sys.stderr is not None and sys.stderr.isatty()
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:

@@ -46,11 +46,11 @@ class Score(JsonObject):
     """The BLEU, chrF or COMET of a system. The field `score` of COMET is the mean of all sentences.
 
     Attributes:
-        confidence_interval: The 95 % confidence interval. None for fewer than `FEWEST_SENTENCES` sentences.
-            Not set for COMET.
+        confidence_interval: The 95 % confidence interval. None for COMET, and for fewer than
+            `FEWEST_SENTENCES` sentences.
         p_bootstrap: The p-value (from 0 to 1) that the bootstrap computes for the difference from the
-            baseline. None if fewer than `FEWEST_SENTENCES` translations differ from the baseline.
-            `p_bootstrap` is not set for the baseline, for COMET, or for a range of source lengths.
+            baseline; None if fewer than `FEWEST_SENTENCES` translations differ from the baseline.
+            `p_bootstrap` is also None for the baseline, for COMET, and for a range of source lengths.
         p_randomization: The p-value from the randomization test.
     """
 
@@ -69,7 +69,7 @@ class SystemRow(JsonObject):
 
     Attributes:
         differing_sentences: The number of translations that differ from the translations of the baseline
-            system. None if the row contains the scores of a length bucket.
+            system; None if the row contains the scores of a length bucket.
         comet: The COMET score; None if COMET is not computed.
     """
 
@@ -99,7 +99,7 @@ class Comparison(JsonObject):
         lengths: The scores by source length. Buckets without sentences are left out.
         bleu_signature: The settings of BLEU and of the significance tests.
         chrf_signature: The settings of chrF and of the significance tests.
-        comet_model: Not set if COMET is not computed.
+        comet_model: The name of the COMET model; None if COMET is not computed.
     """
 
     baseline: str
@@ -240,8 +240,8 @@ def _entries(values: Sequence[Any], indices: Iterable[int]) -> list[Any]:
 def _tested_scores(
     metric: Any, systems: Systems, references: Sequence[str], differing: Mapping[str, int]
 ) -> tuple[str, dict[str, Score]]:
-    """For one metric, compute the score and the p-values of each system on the whole test set. Also return
-    the signature.
+    """For one metric, compute the score and the p-values of each system on the whole test set. Return the
+    signature of the metric, and the scores.
     """
     signature, bootstrap = _test("bs", RESAMPLES, systems, references, metric)
     baseline, *others = systems

@@ -98,9 +98,9 @@ def evaluate(
             translator.
         sources (list): The source sentences.
         references (list): The reference translation of each sentence.
-        device (str, optional): As in `Translator.from_pretrained`.
-        dtype (str, optional): As in `Translator.from_pretrained`.
-        quantization (str, optional): As in `Translator.from_pretrained`.
+        device (str, optional): As for `Translator.from_pretrained`: the device of the model.
+        dtype (str, optional): As for `Translator.from_pretrained`: the dtype of the weights.
+        quantization (str, optional): As for `Translator.from_pretrained`: the quantization of the weights.
         tokenize (str): The tokenizer of sacreBLEU: "13a", "intl", "char", "none" …
         lowercase (bool): Ignore the difference between upper and lower case.
         split_compounds (bool): Split words at hyphens, as in the published BLEU scores for WMT 2014

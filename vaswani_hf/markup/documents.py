@@ -35,9 +35,9 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 def translate_markup(text: str, format: str, translate: TranslateSentences) -> str:
     """Translate a document. The tags, placeholders, code, time stamps and message ids of the document do not
-    change. A byte order mark, and the line endings of the document (CRLF, LF or CR), also stay. If a document
-    mixes line endings, and the translation has another number of lines than the document, all lines of the
-    translation have the first line ending of the document.
+    change. A byte order mark and the line endings (CRLF, LF or CR) of the document do not change. If a
+    document mixes line endings, and the translation has another number of lines than the document, all lines
+    of the translation have the first line ending of the document.
 
     `translate_markup` divides the text of the document into sentences, and calls the function `translate`
     with lists of sentences.

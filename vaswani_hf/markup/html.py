@@ -1,5 +1,5 @@
-"""Translates HTML: the text between tags, and some attributes, such as `alt`. All other characters are
-copied.
+"""Translates HTML: the text between tags, and some attributes, such as `alt`. The rest of the document is
+copied unchanged.
 """
 
 import re
@@ -117,7 +117,8 @@ def _escape_function(pieces: Sequence[Piece], quote: str) -> Callable[[str], str
 
 def text_of_code(name: str, raw: str) -> str:
     """Return the content of an element such as `<code>` if the content is one word, so that the model can
-    copy the word. For all other elements, return an empty text.
+    copy the word. If the content is not one word, return an empty text. Also return an empty text for
+    `<sub>`, `<sup>` and elements that are not in `_OPAQUE`.
     """
     match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
     return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
@@ -152,15 +153,15 @@ class _Token:
         start (int): The offset of the token in the document.
         name (str): The name of a tag. For an untranslated element, `name` is the name of its first tag.
         raw (str): The source code of the token.
-        keeps_content (bool, optional): True for an opening tag that excludes its element from translation.
-            False for an opening tag with `translate="yes"`. None if the element inherits `keeps_content` from
-            its parent.
+        keeps_content (bool, optional): True for an opening tag that excludes its element from translation;
+            False for an opening tag with `translate="yes"`; None if the element inherits the value from its
+            parent.
         is_kept (bool): True if the token is not translated.
         end (int): For an opening tag, the index of the first token after the element. For a token that is no
             opening tag, the index of the next token.
         is_closed (bool): False for an opening tag without end tag.
-        is_whole (bool): False for a part of an untranslated element. A part has no end tag, or precedes or
-            follows an inner element with `translate="yes"`.
+        is_whole (bool): False for a part of an untranslated element. A part of an untranslated element has no
+            end tag, or precedes or follows an inner element with `translate="yes"`.
     """
 
     kind: _Kind
@@ -200,7 +201,7 @@ class _Tokenizer(HTMLParser):
         # not tags of the document.
         self.feed(TEMPLATE.sub(lambda match: re.sub(r"[^\n]", "X", match[0]), document))
         if self.rawdata.startswith("<"):
-            # The document ends inside a tag or a comment. Copy the incomplete tag or comment, because
+            # If the document ends inside a tag or a comment, copy the incomplete tag or comment, because
             # `HTMLParser.close` would interpret the incomplete tag or comment as text.
             self.tokens.append(_Token("declaration", start=len(document) - len(self.rawdata)))
         else:

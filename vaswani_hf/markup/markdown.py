@@ -177,14 +177,14 @@ class _PlaceFinder:
         self._cursor = (0, 0)
 
     def skip_to(self, line: int, column: int) -> None:
-        """Begin the next search at this position, so that the search does not find the text in the label of a
-        footnote.
+        """Begin the next search for a block at `line` and `column`, so that the search does not find the
+        block's text in the label of a footnote.
         """
         self._cursor = (line, column)
 
     def find(self, token: Any, is_cell: bool) -> list[_LinePart] | None:
-        """Return the position of the block in each of its lines. `_Block.place` describes the format. Return
-        None if a line of the block is not in the document.
+        """Return the position of the block in each of its lines. The result has the format of `_Block.place`.
+        Return None if a line of the block is not in the document.
         """
         first, end = token.map
         content = token.content.replace("|", r"\|") if is_cell else token.content
@@ -193,8 +193,8 @@ class _PlaceFinder:
         for line in content.split("\n"):
             part = self._find_line(line, number, end)
             if part is None:
-                # Move the cursor to the end of the line. Otherwise, the search for the text of a later table
-                # cell could match text inside the skipped cell.
+                # Move the cursor to the end of the line. If the cursor stayed at its position, the search for
+                # the text of a later table cell could match text inside the skipped cell.
                 self._cursor = (first, len(self._lines[first]))
                 return None
             place.append(part)

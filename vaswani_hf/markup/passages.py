@@ -66,9 +66,9 @@ def _translate(sentences: Sequence[Sentence], translate: TranslateSentences) -> 
         return
     translations = translate([sentence.source() for sentence in sentences])
     for sentence, translation in zip(sentences, translations, strict=True):
-        # If a sentence cannot be translated, keep its source text. Also keep the source text if the
-        # translation is a copy, because the copy can lack an alignment, and the tags already have the right
-        # positions.
+        # If a sentence cannot be translated, keep its source text. If the translation is a copy of the
+        # source, keep the source text, because the copy can lack an alignment, and the tags already have the
+        # right positions.
         sentence.is_failed = bool(translation.error)
         is_kept = sentence.is_failed or translation.text == sentence.source()
         sentence.translation = None if is_kept else translation

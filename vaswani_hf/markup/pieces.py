@@ -30,8 +30,8 @@ class Piece:
 class Passage:
     """A section of a document, such as a paragraph. `escape` converts a translated text to the format of the
     document. For example, `escape` replaces `<` by `&lt;` in HTML. If the model cannot translate a sentence,
-    the sentence stays untranslated. With `is_indivisible`, the translation of the whole passage is then an
-    empty text.
+    the sentence stays untranslated. If `is_indivisible` is True and the model cannot translate a sentence,
+    the translation of the whole passage is an empty text.
     """
 
     pieces: list[Piece]

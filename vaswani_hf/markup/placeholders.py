@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable
 
 # Code of templates, such as `<%= x %>` (ERB), `<?= $x ?>` (PHP), `{% if x %}` (Jinja) and `[% x %]` (Template
-# Toolkit). The patterns match no code with a second opening mark, such as `<% <% x %>`. Otherwise, matching a
-# text with many opening marks would take a time quadratic in the length of the text.
+# Toolkit). The patterns match no code with a second opening mark, such as `<% <% x %>`. With a match across a
+# second opening mark, the time for a text with many opening marks would be quadratic in the length of the
+# text.
 _ERB = r"<%(?s:(?!<%|%>).)*%>"
 _PHP = r"<\?(?s:(?!<\?|\?>).)*\?>"
 _JINJA = r"\{%(?:(?!\{%|%\}).)*%\}"
@@ -35,8 +36,8 @@ _VARIABLE = rf"(?<![\w%])%(?!{_CONVERSION}%)[A-Za-z_][\w.]*%(?![\w%])"
 # {name}, {{x}}, ${x}, {n, plural, one {…}}
 _BRACES = r"[$%\#@]?\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
 _CODE = rf"{_ERB}|{_PHP}|{_JINJA}|{_TOOLKIT}|{_BRACES}"
-# Matches the characters of a URL. A URL contains expressions of templates, such as `{{ x }}`, and ends before
-# a statement.
+# Matches the characters of a URL. A URL can contain expressions of templates, such as `{{ x }}`, but ends
+# before a template statement.
 _CHARACTERS = rf"""(?:(?!{STATEMENT.pattern})(?>{_CODE}|[^\s<>"']))+(?<![.,;:!?)\]])"""
 _URL = rf"(?:https?|ftp)://{_CHARACTERS}"
 # Matches placeholders, URLs and e-mail addresses. The look-behind assertions forbid matches that begin inside

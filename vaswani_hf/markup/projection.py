@@ -25,7 +25,7 @@ class Unit:
             words.
         space (str): The white space before the word, the punctuation or the protected part.
         source (int, optional): The index of the source unit that is aligned with this unit of the
-            translation. None in source units and in unaligned units.
+            translation; None in source units and in unaligned units.
     """
 
     text: str
@@ -149,11 +149,11 @@ class _Projection:
         """Set `start` and `end` of the tag pairs `pairs`, which are children of the node `parent`.
 
         A pair of tags can enclose source units of several sentences. First, place each pair for which
-        `_aligned_range` finds a range in the first and in the last of these sentences. Second, if
-        `parent` has only one child pair, and `_aligned_range` finds no range for this pair in a sentence, the
-        pair encloses all target units of the sentence inside `parent`. Finally, place each remaining pair of
-        tags around the nearest target word that no placed pair encloses. If all target words are already
-        enclosed, or if a pair has no source text, place the empty pair like a single tag.
+        `_aligned_range` finds a range in the first and in the last of the sentences that the pair encloses.
+        Second, if `parent` has only one child pair, and `_aligned_range` finds no range for this pair in a
+        sentence, the pair encloses all target units of the sentence inside `parent`. Finally, place each
+        remaining pair of tags around the nearest target word that no placed pair encloses. If all target
+        words are already enclosed, or if a pair has no source text, place the empty pair like a single tag.
         """
         remaining = []
         for pair in pairs:
@@ -295,8 +295,9 @@ class _Projection:
 
     def _place_empty(self, node: Node, position: int, parent: Node) -> None:
         """Place `node`, which encloses no words, before the target unit `position`. If a child pair of
-        `parent` encloses this place, move `node` out of the pair. If `node` precedes the pair in the source
-        text, put `node` before the opening tag. Otherwise, put `node` after the closing tag.
+        `parent` encloses this position, move `node` out of the pair. If `node` precedes the pair in the
+        source text, put `node` before the opening tag. If `node` follows the pair's opening tag in the source
+        text, put `node` after the closing tag of the pair.
         """
         if parent.start < position < parent.end:
             pair = self._owners[position]

@@ -104,7 +104,7 @@ class _Writer:
 
     def _is_attached(self, node: Node) -> bool:
         """Return True if the node directly follows a unit (such as a word) or a protected part, both in the
-        source and in the translation. Then no space is written before the node.
+        source and in the translation. If the result is True, no space is written before the node.
         """
         if not node.before.strip():
             return False
@@ -131,8 +131,8 @@ class _Writer:
         return space
 
     def _space_after(self, node: Node) -> str:
-        """Return the space after a node without words, such as an image. The translation has a space between
-        the word before the node and the word after the node. This space is already written, before the node.
+        """Return the space after a node without words, such as an image. The space between the word before
+        the node and the word after the node is already written, before the node.
         """
         is_next = self._is_aligned(node.start, node.source_start)
         if not node.after or (is_next and node.after.isalnum()):

@@ -27,7 +27,8 @@ class Sentence:
         separator (str): The white space between the previous sentence and this sentence.
         has_protected_parts (bool): False if the protected parts are removed from the sentence before the
             model translates the sentence.
-        translation (Translation, optional): None if the sentence is not translated.
+        translation (Translation, optional): The translation of the sentence; None if the sentence is not
+            translated.
         is_failed (bool): True if the model could not translate the sentence.
     """
 

@@ -13,10 +13,10 @@ from .placeholders import PLACEHOLDER, REFERENCE, STATEMENT
 _LINE_MARK = r"(?m:^[-–—]\ +|^[♪♫]+\ *|\ *[♪♫]+$)"
 # Matches a tag such as `<b>`, or a numbered tag of Lingui or i18next such as `<0>`.
 _TAG = r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*|\d+(?=\s*/?>))(?:\s[^<>]*|/)?>"
-# The group "break" matches parts that are copied unchanged. Examples are template statements, control
-# characters such as tabs, and white space at both ends of a text. The group "break" also matches a dash at
-# the start of a line, and musical notes at the start or the end of a line. The alternative `<\d*` matches a
-# "<" that does not begin a tag, as in "I <3 you".
+# The group "break" matches parts that are copied unchanged. Examples of such parts are template statements,
+# control characters such as tabs, and white space at both ends of a text. The group "break" also matches a
+# dash at the start of a line, and musical notes at the start or the end of a line. The alternative `<\d*`
+# matches a "<" that does not begin a tag, as in "I <3 you".
 _PART = re.compile(
     rf"(?P<break>{STATEMENT.pattern}|[\x00-\x1f]|\A\s+|\s+\Z|{_LINE_MARK})"
     rf"|{_TAG}"

@@ -33,8 +33,9 @@ def target_units(translation: Translation, source: Sequence[Unit], first: int, s
     ):
         if piece.kind == "protected" and (piece.text in protected or piece.text not in source_text):
             word += len(piece.text.split()) - 1
-            # The translation leaves out a placeholder that the model has invented. The translation contains
-            # ordinary text that looks like a placeholder, such as the address in `a<b>@b.de</b>`.
+            # Leave out a placeholder that the model has invented. Keep the text as words if the text only
+            # looks like a placeholder and occurs as ordinary text in the source sentence, such as the address
+            # in `a<b>@b.de</b>`.
             if protected.get(piece.text):
                 index = protected[piece.text].popleft()
                 units.append(replace(source[index], source=index, space=space))
@@ -105,7 +106,7 @@ def _first_punctuation(source: Sequence[Unit], indices: Sequence[int]) -> int | 
 
 def _copy_source_spaces(units: Sequence[Unit], source: Sequence[Unit]) -> None:
     """Copy the space between two source units to the translation, if the translations of the two source units
-    are neighbours in the same order. For example, the space can be a non-breaking space.
+    are neighbours in the same order. The copied space can be, for example, a non-breaking space.
     """
     for previous, unit in pairwise(units):
         if not unit.space or unit.source is None or unit.source - 1 != previous.source:

@@ -14,8 +14,8 @@ that computes a score from the query q and the key k of a head:
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
 - "general": q W k with a learned matrix W per head, Luong et al. 2015, Section 3.1.
 - "additive_linear": w_q q + w_k k with two learned vectors w_q and w_k per head, Veličković et al. 2018
-  (arXiv 1710.10903), Equation 3 without its LeakyReLU. The attention weights do not depend on the query,
-  because w_q q is equal for all keys and cancels in the softmax.
+  (arXiv 1710.10903), Equation 3 without its LeakyReLU. With "additive_linear", the attention weights do not
+  depend on the query, because w_q q is equal for all keys and cancels in the softmax.
 - "additive": v tanh(W q + U k) with learned matrices W and U and a learned vector v per head, Bahdanau et al.
   2015 (arXiv 1409.0473), A.1.2.
 

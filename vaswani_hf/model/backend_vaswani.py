@@ -78,8 +78,8 @@ class Layout(NamedTuple):
 class Hypothesis:
     """A translation that the search has found for a segment, or a given translation for `Backend.score`."""
 
-    # The token ids [T] of the translation without the start token. Forced tokens come first. The last token
-    # is `</s>` unless the search stopped at the length limit.
+    # The token ids [T] of the translation without the start token. Forced tokens are at the beginning of
+    # `token_ids`. The last token is `</s>` unless the search stopped at the length limit.
     token_ids: list[int]
     # The number of forced tokens at the beginning of `token_ids`: the language token and the target prefix.
     # The search does not choose forced tokens.
@@ -218,8 +218,8 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """Return True if the length limit also counts padding. Shorter target prefixes of a batch are padded
-        to the length of the longest prefix.
+        """Return True if the length limit counts not only tokens, but also padding. Shorter target prefixes
+        of a batch are padded to the length of the longest prefix.
         """
         if not all(map(is_vaswani_seq2seq, (self.model, *self.ensemble))):
             return True
@@ -397,7 +397,7 @@ def token_log_probs(
         # too much memory.
         total = torch.stack([row.float().logsumexp(-1) for row in logits])
         # If a logit is +inf, `chosen - total` can be -inf, the log-probability of an impossible token.
-        # Therefore set the log-probability to NaN.
+        # Therefore replace an infinite `total` by NaN, so that the log-probability is NaN.
         log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
         if num_layers:
             layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]
@@ -458,7 +458,7 @@ def _name_text(error: Any, segments: list[Segment]) -> None:
     """Set `text` and `phrase_texts` of a `SentenceError`.
 
     Test the attributes of the error instead of its class. transformers can load the file of the class twice,
-    once for the model and once for the pipeline. Then `isinstance` returns False.
+    once for the model and once for the pipeline. If the file is loaded twice, `isinstance` can return False.
     """
     number = getattr(error, "sentence", None)
     if number is None:

@@ -113,8 +113,8 @@ class BeamSearch:
         num_ends = 0 if self.eos is None else len(self.eos)
         self.num_candidates = max(2, 1 + num_ends) * self.num_beams
         self.fill = padding_token(config)
-        # `excluded` is the id of the padding token if the search must never choose this token. Otherwise
-        # `excluded` is None.
+        # `excluded` is the id of the padding token if the search must never choose this token. If the search
+        # can choose the padding token, `excluded` is None.
         self.excluded = task.models[0].excluded_class()
         self.last_limit = int(task.limits.max())
         self.may_remove_sentences = not (
@@ -238,7 +238,7 @@ class BeamSearch:
         is_over = num_open == 0 or self.num_new >= self.last_limit
         # Part 5: continue with the best candidates that have not ended.
         beams.replace(candidates, paths, ended if some_ended else None)
-        # Remove the sentences whose search has ended only when they are at least an eighth of the batch,
+        # Do not remove the sentences whose search has ended until they are at least an eighth of the batch,
         # because a removal copies all other sentences.
         if self.may_remove_sentences and not is_over and 8 * num_open <= 7 * len(beams.sentences):
             self._remove_closed_sentences(num_open)
@@ -247,7 +247,8 @@ class BeamSearch:
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Apply the logits processors, and return the log-probabilities: [N, K, V], or [N, 1, V] with one row
         for all beams of a sentence. Also return, for each row, the log-probability of a single token
-        before the logits processors, [N, K] or [N, 1]. The caller checks these log-probabilities for NaN.
+        before the logits processors, [N, K] or [N, 1]. The caller checks the returned log-probabilities of
+        single tokens for NaN.
 
         The log-probability of one token is enough to find NaN. All log-probabilities of a row are NaN if one
         logit is NaN or +inf, or if all logits of the row are -inf.
@@ -389,7 +390,7 @@ class StepReader:
     together.
 
     If `is_late` is True, the CPU uses the values one step later, so that the GPU does not wait for the CPU.
-    The search can then run one additional step, whose results are discarded.
+    With `is_late`, the search can run one additional step, whose results are discarded.
     """
 
     def __init__(self, decoders: Sequence[Decoder], config: GenerationConfig, is_late: bool):
@@ -422,7 +423,7 @@ class StepReader:
 
     def finish(self) -> None:
         """Check the log-probabilities of the final search step for NaN. If `is_late` is False, do nothing,
-        because `read` checks each step immediately, and so also the final step.
+        because `read` has already checked the final step.
         """
         if self.pending is not None:
             self._use(self.pending)

@@ -56,10 +56,10 @@ class Beams:
         sentences: The indices of the sentences, [N] int64.
         scores: The summed log-probabilities of the beams, [N, K] float32.
         paths: The tokens of the beams, [N, K, T, 1] int64. With `transformers_compatible`, the shape of
-            `paths` is [N, K, T, 2]. Each token then has two entries: the token id, and the row index of the
-            beam that the token has extended.
-        parents: The beam of the previous step that each beam extends, [N, K] int64. The attribute does not
-            exist before the first step.
+            `paths` is [N, K, T, 2]. With `transformers_compatible`, each token has two entries: the token id,
+            and the row index of the beam that the token has extended.
+        parents: The beam of the previous step that each beam extends, [N, K] int64. The attribute `parents`
+            does not exist before the first step.
         is_open: True for each sentence that still accepts finished translations, [N] bool.
     """
 

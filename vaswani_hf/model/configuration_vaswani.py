@@ -223,7 +223,7 @@ class VaswaniConfig(PreTrainedConfig):
     )
     d_k: int | None = config_field(
         None,
-        "Width of the queries and keys of a head (Section 3.2.2, Table 3 row B). The default is `d_model` "
+        "Width of the queries and keys of a head (Section 3.2.2, Table 3 row B). The default of `d_k` is `d_model` "
         "divided by the number of heads. If the encoder and the decoder have different numbers of heads, "
         "`d_k` stays None, and each stack divides `d_model` by its own number of heads.",
         or_none(A_SIZE),
@@ -281,7 +281,7 @@ class VaswaniConfig(PreTrainedConfig):
     )
     layer_norm_eps: float = config_field(
         1e-5,
-        "The epsilon that LayerNorm adds to the variance. The paper gives no value. tensor2tensor uses 1e-6.",
+        "The epsilon that LayerNorm adds to the variance. The paper gives no value of the epsilon. tensor2tensor uses 1e-6.",
         A_POSITIVE_NUMBER,
     )
     position_embedding: str = config_field(
@@ -302,13 +302,13 @@ class VaswaniConfig(PreTrainedConfig):
         0,
         "The position of the first token in sinusoidal position encodings. In the paper, the first "
         "position is 0. A `position_offset` above 0 differs from the paper, but models converted from "
-        'fairseq need 2. Only "sinusoidal" positions use `position_offset`.',
+        'fairseq need the offset 2. Only "sinusoidal" positions use `position_offset`.',
         AN_OFFSET,
         unit="tokens",
     )
     max_position_embeddings: int = config_field(
         1024,
-        "Number of learned positions. A model with learned positions cannot read a sequence with more "
+        "Number of learned positions. A model with learned positions cannot read a sequence with more than `max_position_embeddings` "
         "tokens. Sinusoidal positions ignore `max_position_embeddings`.",
         A_SIZE,
         unit="tokens",
@@ -359,9 +359,9 @@ class VaswaniConfig(PreTrainedConfig):
         None,
         "The window r of self-attention: a token attends only to tokens that are at most r tokens away. A "
         "token of the encoder attends to itself and to r tokens on each side. A token of the decoder attends "
-        "to itself and to the r tokens before it. None means no limit. The paper mentions such restricted self-attention in Section 4, but does not use "
-        "restricted self-attention. A window of r tokens needs time and memory O(r n d) for n tokens of "
-        "width d. The maximum path length between two tokens is O(n/r) layers. A list of windows contains "
+        "to itself and to the r tokens before it. If the window is None, the distance has no limit. The paper mentions such restricted self-attention in Section 4, but does not use "
+        "restricted self-attention. Self-attention with a window of r tokens needs time and memory O(r n d) for n tokens of "
+        "width d. With a window, the maximum path length between two tokens is O(n/r) layers. A list of windows contains "
         "r or None for each layer. A list of windows either applies to both stacks, or contains first the "
         "windows of the encoder layers and then the windows of the decoder layers.",
         WINDOWS,
@@ -373,7 +373,7 @@ class VaswaniConfig(PreTrainedConfig):
     )
     initializer_range: float | None = config_field(
         None,
-        "Standard deviation of the initial weights. If set, the weights are drawn as in GPT-2. If None, the "
+        "Standard deviation of the initial weights. If `initializer_range` is set, the weights are drawn as in GPT-2. If `initializer_range` is None, the "
         "initial weights are drawn as in tensor2tensor.",
         or_none(A_POSITIVE_NUMBER),
     )
@@ -387,8 +387,8 @@ class VaswaniConfig(PreTrainedConfig):
     label_smoothing_form: Literal["t2t", "torch"] = config_field(
         "t2t",
         "The formula for the target probabilities of a label smoothing e with V tokens in the vocabulary. "
-        '"t2t" gives 1-e to the reference token and e/(V-1) to each other token, as tensor2tensor does. '
-        '"torch" gives 1-e+e/V to the reference token and e/V to each other token, as PyTorch does.',
+        '"t2t" gives the probability 1-e to the reference token and e/(V-1) to each other token, as tensor2tensor does. '
+        '"torch" gives the probability 1-e+e/V to the reference token and e/V to each other token, as PyTorch does.',
         changes_outputs=False,
     )
     use_cache: bool = config_field(
@@ -423,7 +423,7 @@ class VaswaniConfig(PreTrainedConfig):
     )
     decoder_start_token_id: int | None = config_field(
         0,
-        "The id of the first token in the decoder's input. If None, `bos_token_id` is used.",
+        "The id of the first token in the decoder's input. If `decoder_start_token_id` is None, decoding starts with `bos_token_id`.",
         A_TOKEN_OR_NONE,
         is_recipe_key=False,
         needs_encoder_decoder=True,
@@ -593,7 +593,7 @@ class VaswaniConfig(PreTrainedConfig):
         dict.
 
         If transformers has saved the dict, an unknown config field in the dict is ignored with a warning.
-        Otherwise, an unknown config field in the dict raises an error.
+        If transformers has not saved the dict, an unknown config field in the dict raises an error.
 
         Raises:
             ValueError: If the dict describes another type of model, or a keyword argument looks like a
@@ -748,10 +748,11 @@ _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelFo
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
 if TYPE_CHECKING:
-    # Do not delete these import statements. The Python files of the package in a checkpoint are the file
-    # of the config class, the files that this file imports, and the files that those files import.
-    # transformers finds the files by searching the text for import statements, so Python need not execute the
-    # statements. If Python executed the statements, the imports would be circular.
+    # Do not delete the imports of modeling_vaswani and pipeline_vaswani, although Python never executes the
+    # statements. The Python files of the package in a checkpoint are the file of the config class, the files
+    # that this file imports, and the files that those files import. transformers finds the files by searching
+    # the text for import statements, so Python need not execute the statements. If Python executed the
+    # statements, the imports would be circular.
     from .modeling_vaswani import VaswaniForSeq2SeqLM  # noqa: F401
     from .pipeline_vaswani import TranslationPipeline  # noqa: F401
 

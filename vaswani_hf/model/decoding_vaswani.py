@@ -1,7 +1,7 @@
 """Decoders compute one decoding step of a model for all beams at once. `Decoder` is the interface.
 
-`BeamSearch` of beam_search_vaswani chooses one of the following two classes. Both classes return the same
-logits.
+`BeamSearch` of beam_search_vaswani chooses one of the following two classes. The two decoder classes,
+`TreeAttentionDecoder` and `RowDecoder`, return the same logits.
 
 - `TreeAttentionDecoder` is fast. The target tokens of all beams of a sentence are stored in one sequence,
   called the tree. If several beams begin with the same target tokens, the tree stores the keys and values of
@@ -167,8 +167,8 @@ class TreeKVCache:
         kept = None
         if length < self.length:
             # Keep the same number of tokens for every sentence, because one tensor stores the tokens of all
-            # sentences. The cache then also keeps some tokens that belong to no beam, and the attention mask
-            # hides these tokens.
+            # sentences. Therefore the cache of some sentences also keeps tokens that belong to no beam, and
+            # the attention mask hides these tokens.
             living_first = self.living().byte().argsort(dim=1, descending=True, stable=True)
             kept = living_first[:, :length]  # [N, length]
         # Copy the layers one after the other, so that the cache of only one layer is in memory twice.
@@ -511,7 +511,8 @@ class RowDecoder:
         if self.recorder is not None:
             attention = self._attention_of_call()
             # Without a cache, each call of the model computes the attention weights of all target tokens
-            # again. Then `attention` is already the sum of the weights over all target tokens.
+            # again. Without a cache, `attention` is therefore already the sum of the weights over all target
+            # tokens.
             self.coverage = gather_beams(self.coverage, parents) + attention if use_cache else attention
         return self._logits_of_call(outputs)
 

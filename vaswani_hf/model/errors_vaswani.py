@@ -1,6 +1,7 @@
 """The error about an invalid value that a user has given.
 
-This file is saved with every checkpoint because the config, the model and the search raise this error.
+This file is saved with every checkpoint because the config, the model and the search raise
+`InvalidValueError`.
 """
 
 

@@ -165,7 +165,7 @@ def checked_value(config: Any, name: str, value: Any) -> Any:
     """Check the type of a value for a field that a user's config class adds, and return the value."""
     expected = config.added_fields[name]
     if get_origin(expected) is tuple and isinstance(value, list):
-        # Convert the list to a tuple, because JSON stores a tuple as a list.
+        # Convert a list to a tuple if the field is a tuple, because JSON stores a tuple as a list.
         value = tuple(value)
     if value is getattr(type(config), name, MISSING):
         return value
@@ -195,7 +195,7 @@ def _with_floats(value: Any) -> Any:
 
 def save_package_code(kind: type, folder: Path) -> None:
     """Copy the Python file of the class `kind` into the checkpoint `folder`. Also copy all files of the
-    package that this file imports, directly or through other files.
+    package that the file of `kind` imports, directly or through other files.
     """
     for path in _files_to_save(sys.modules[kind.__module__].__file__ or ""):
         shutil.copyfile(path, folder / Path(path).name)
@@ -239,8 +239,8 @@ def source_for_checkpoint(kind: type) -> str:
     """Return the source code of the file of a class, with imports that also work in a checkpoint.
 
     In the returned code, a `try` statement replaces each statement such as `from vaswani_hf import NAME`. The
-    `try` statement executes `from .attention_vaswani import NAME` if `attention_vaswani` defines NAME. If
-    this import fails, because the files of the checkpoint are missing, the `except` clause executes the
+    `try` statement executes `from .attention_vaswani import NAME` if `attention_vaswani` defines NAME. If the
+    relative import fails, because the files of the checkpoint are missing, the `except` clause executes the
     original statement.
 
     Raise a ValueError if the file imports another file of the user.

@@ -1,8 +1,8 @@
 """Decides where faster code can replace a method without changing the result.
 
-Examples are a fused attention kernel, and a decoding step without calls of `forward`. If a subclass overrides
-a method, the method of the subclass is called instead of the faster code. To understand what a model
-computes, you need not read this file.
+Examples of faster code are a fused attention kernel, and a decoding step without calls of `forward`. If a
+subclass overrides a method, the method of the subclass is called instead of the faster code. To understand
+what a model computes, you need not read this file.
 
 This file is saved with every checkpoint because the models and the search use fast paths.
 """
@@ -76,7 +76,8 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
     if "forward" not in methods:
         return True
     # Ignore the hooks that transformers installs at the first call with `output_attentions` or
-    # `output_hidden_states`. The hooks are not removed, but do nothing in calls without these arguments.
+    # `output_hidden_states`. The hooks of transformers stay on the module, but do nothing in calls without
+    # these two arguments.
     has_forward_hooks = any(
         hook.__module__ != OutputRecorder.__module__ for hook in module._forward_hooks.values()
     )

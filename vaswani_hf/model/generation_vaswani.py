@@ -201,7 +201,8 @@ class VaswaniGeneration(GenerationMixin):
         if "output_attentions" not in kwargs:
             config.output_attentions = config.output_attentions or self.config.output_attentions
         for name in ("num_beams", "num_return_sequences", "length_penalty", "early_stopping"):
-            # Replace None by the default, because the search and transformers calculate with these settings.
+            # Replace None by the default, because the search and transformers calculate with the four
+            # settings.
             if getattr(config, name) is None:
                 setattr(config, name, DECODING_SETTINGS[name])
         validate_search_fields(config)

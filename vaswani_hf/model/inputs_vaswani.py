@@ -110,8 +110,8 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """The settings of `generate` that this package checks. Most of these settings are options of the command
-    line. A model card lists only the settings in `SearchSettings`.
+    """The settings of `generate` that this package checks. Most settings in `SearchSettings` are options of
+    the command line. A model card lists only the settings in `SearchSettings`.
 
     `generate` also accepts all other settings of transformers. The file precedence_vaswani describes the
     value of a setting that a call does not pass.

@@ -38,13 +38,15 @@ def max_new_tokens_of(
 ) -> int:
     """Return the maximum number of new tokens in the translation of a source with `source_length` tokens.
 
-    If a config sets `max_new_tokens`, `max_length` is ignored. The smallest of all other limits applies.
+    If a config sets `max_new_tokens`, `max_length` is ignored. The smallest of the remaining limits applies:
+    `max_new_tokens` or `max_length`, the limit from `max_length_a` and `max_length_b`, and the number of
+    positions.
 
     Args:
         config: An object with the attributes in `LENGTH_SETTINGS`, such as a generation config.
         source_length: The number of source tokens, including `</s>`.
         prompt_length: The number of tokens in the decoder's prompt: the start token and the target prefix.
-            `max_length` counts the prompt.
+            `max_length` includes the tokens of the prompt.
         num_positions: The number of tokens that the decoder can read; infinite without a table of learned
             positions.
         default: The limit if the config sets none of `LENGTH_SETTINGS`.

@@ -18,12 +18,12 @@ from transformers.utils import is_tracing
 
 from .fast_path_vaswani import needs_sync
 
-# The loss ignores positions with this label, as in PyTorch and transformers.
+# The loss ignores positions with the label -100, as in PyTorch and transformers.
 IGNORED_LABEL = -100
 # The constant that replaces the logit of `<pad>` if the loss excludes `<pad>`. With the logit
 # `EXCLUDED_LOGIT`, the probability of padding is 0 in float32. With the label smoothing e and V classes, the
 # label smoother of transformers adds -e/V times the logit to the evaluation loss. A logit below -1,000 would
-# make this part of the loss too large.
+# make the summand -e/V times the logit too large.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in a chunk, and the maximum number of rows (tokens) in a chunk. The loss keeps
 # the logits of only one chunk in memory. On a CPU, a chunk has at most 2**24 logits, which take 64 MiB in
@@ -116,9 +116,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         """Return the sum. `gold` and `other` are the results of `target_probabilities`."""
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         # Label smoothing adds `-other * (sum of all logits)` to the loss, where `other` is the target
-        # probability of each token except the reference token. The sum includes the reference token. The sum
-        # of all logits is the dot product of two vectors: the sum of `states` over positions, and the sum of
-        # `weight` over tokens.
+        # probability of each token except the reference token. The sum of all logits includes the logit of
+        # the reference token. The sum of all logits is the dot product of two vectors: the sum of `states`
+        # over positions, and the sum of `weight` over tokens.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:
@@ -175,7 +175,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return of_states, of_weight, None, None, None, None, None, None
 
 
-# Exclude this function from `torch.compile`, because the number of chunks depends on the data.
+# Exclude `chunked_cross_entropy` from `torch.compile`, because the number of chunks depends on the data.
 @torch.compiler.disable
 def chunked_cross_entropy(
     hidden_states: torch.Tensor,

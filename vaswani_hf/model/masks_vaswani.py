@@ -47,8 +47,8 @@ from .fast_path_vaswani import needs_sync
 # True where the query is allowed to attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-# The minimum number of queries in a block of windowed attention. In a block with fewer queries, copying the
-# keys would take longer than computing the attention.
+# The minimum number of queries in a block of windowed attention. In a block with fewer than `SMALLEST_BLOCK`
+# queries, copying the keys would take longer than computing the attention.
 SMALLEST_BLOCK = 64
 
 # The name of the cache in model outputs and in the arguments of `forward`. transformers 5.24 renamed
@@ -209,8 +209,8 @@ def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | No
     """Return the attention mask [B, S] bool for `input_ids` [B, S]. The mask is False for padding.
 
     Set `shared_with="end"` if `<pad>` and `</s>` have the same id: the first `<pad>` after a token then
-    counts as `</s>`. Set `shared_with="start"` if `<pad>` and the start token have the same id. The last
-    `<pad>` before the text then counts as the start token.
+    counts as `</s>`. Set `shared_with="start"` if `<pad>` and the start token have the same id. With
+    `shared_with="start"`, the last `<pad>` before the text counts as the start token.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":

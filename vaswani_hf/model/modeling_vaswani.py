@@ -95,8 +95,8 @@ class VaswaniSinusoidalPositions(nn.Module):
 
 
 class VaswaniNoPositions(VaswaniSinusoidalPositions):
-    """Returns zeros, for experiments. Differs from the paper: a model with `VaswaniNoPositions` has no
-    position information.
+    """Returns zeros as position encodings, for experiments without position information. Differs from the
+    paper: a model with `VaswaniNoPositions` has no position information.
     """
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
@@ -629,8 +629,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def _tie_output_projection(self, embedding: nn.Embedding) -> None:
-        # Constructors call this method to tie the weights before FSDP2 shards the model. If a model is on the
-        # meta device, transformers ties its weights only after FSDP2 has sharded the model.
+        # Constructors call `_tie_output_projection` to tie the weights before FSDP2 shards the model. If a
+        # model is on the meta device, transformers ties its weights only after FSDP2 has sharded the model.
         if self.config.tie_word_embeddings:
             self.lm_head.weight = embedding.weight
 
@@ -755,8 +755,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Return the output projection. Return None if accelerate uses FSDP and the projection is tied to a
-        separate target embedding. Otherwise accelerate would shard the projection and the embedding
-        separately.
+        separate target embedding. If the method returned such a projection, accelerate would shard the
+        projection and the embedding separately.
         """
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
@@ -836,7 +836,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             use_cache (bool, optional): True to return a cache; by default `config.use_cache`. A call with
                 labels returns no cache.
             num_items_in_batch (torch.Tensor or int, optional): The number of target tokens in all accumulated
-                batches. If given, the loss is the sum of the token losses divided by `num_items_in_batch`.
+                batches. If `num_items_in_batch` is given, the loss is the sum of the token losses divided by
+                `num_items_in_batch`.
             skip_logits (bool, optional): True to compute the loss without storing the logits, which saves
                 memory. By default `skip_logits` is True in training with labels.
             cache (Cache, optional): The new name of `past_key_values` since transformers 5.24.

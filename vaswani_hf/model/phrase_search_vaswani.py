@@ -3,7 +3,7 @@
 A beam competes only with beams that contain the same number of phrase tokens. The search keeps up to
 `num_beams` beams with 0 phrase tokens, up to `num_beams` beams with 1 phrase token, and so on. A beam can end
 only if the beam contains all phrases of its sentence. If the length limit leaves room only for the missing
-phrases, the beam must continue with the missing phrases. `PhraseCandidates` implements these rules as a
+phrases, the beam must continue with the missing phrases. `PhraseCandidates` implements grid beam search as a
 candidate selection of `BeamSearch`.
 
 If the search finds no translation with all phrases, `search_again` tries the phrases one after the other, and
@@ -88,8 +88,8 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """Run grid beam search for the sentences in `wanted`. For all other sentences, keep the results of
-    `search`, the beam search without phrases.
+    """Run grid beam search for the sentences in `wanted`. For sentences that are not in `wanted`, keep the
+    results of `search`, the beam search without phrases.
     """
     num_sentences = len(task.prompt)
     device = task.prompt.device

@@ -77,8 +77,8 @@ class TranslationPipeline(Pipeline):
             tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
             target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target language. If a
                 Vaswani model has two vocabularies, the default is the tokenizer in the subfolder
-                `target_tokenizer` of the checkpoint. By default, all other models, such as T5, use
-                `tokenizer` for both languages.
+                `target_tokenizer` of the checkpoint. By default, a Vaswani model with one vocabulary and a
+                model of another architecture, such as T5, use `tokenizer` for both languages.
             task (str): "translation" or "translation_XX_to_YY". "translation_XX_to_YY" makes XX the default
                 of `src_lang`, and YY the default of `tgt_lang`.
             local_files_only (bool): If True, never download the target tokenizer.
@@ -186,8 +186,8 @@ class TranslationPipeline(Pipeline):
 
     def _sanitize_parameters(self, **kwargs):
         if (kind := kwargs.pop("return_type", None)) is not None:
-            # Also accept a member of an enumeration, as in transformers 4, and "NEW_TEXT" or "FULL_TEXT", as
-            # in transformers 5.
+            # Besides "tensors" and "text", `return_type` can be a member of an enumeration, as in
+            # transformers 4, or "NEW_TEXT" or "FULL_TEXT", as in transformers 5.
             kind = str(getattr(kind, "name", kind)).upper()
             if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
                 raise InvalidValueError(

@@ -17,8 +17,8 @@ In a generation config, None means that the config does not contain the setting.
 `max_new_tokens` or `max_length`, `task_specific_params` and `DEFAULT_SEARCH` set neither of the two.
 
 `completed_settings` adds the settings of `task_specific_params` and of `DEFAULT_SEARCH` to the arguments of a
-call of the translator. `setting_of` then needs only the sources 1, 2, 4 and 6 of the list above. `generate`
-of transformers also reads the sources 1, 2, 4 and 6, in the order of the list.
+call of the translator. Therefore `setting_of` needs only the sources 1, 2, 4 and 6 of the list above.
+`generate` of transformers also reads the sources 1, 2, 4 and 6, in the order of the list.
 
 This file is saved with every checkpoint because the search and the translator read their settings with this
 file.

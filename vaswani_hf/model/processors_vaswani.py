@@ -44,8 +44,8 @@ class RowCheck(LogitsProcessor):
 
     def __init__(self, at_once: bool = False):
         self.at_once = at_once
-        # A bool tensor [B * R]: True for each row for which an error must be raised. None before the first
-        # step.
+        # A bool tensor [B * R]: True for each row for which an error must be raised. `is_marked` is None
+        # before the first step.
         self.is_marked: torch.Tensor | None = None
 
     def find_failed_rows(

@@ -11,8 +11,9 @@ method of transformers, the call raises an error. The choice between the searche
 
 1. Before the call of `generate` of transformers, `uses_own_search` chooses between `SearchMethod` and a
    decoding method of transformers.
-2. For greedy search, `SearchMethod` chooses between this package and transformers. This choice depends on the
-   logits processors and the stopping criteria, which transformers creates inside `generate`.
+2. For greedy search, `SearchMethod` chooses between this package and transformers. The choice of
+   `SearchMethod` depends on the logits processors and the stopping criteria, which transformers creates
+   inside `generate`.
 
 `VaswaniGeneration.generate` passes a `SearchMethod` to `generate` of transformers as the argument
 `custom_generate`. `SearchMethod` creates the `SearchTask`, runs `BeamSearch` of beam_search_vaswani, and
@@ -43,9 +44,9 @@ from .processors_vaswani import SentenceLimitCriteria
 from .search_errors_vaswani import NoTranslationError, forbidding_settings
 from .search_strategies_vaswani import SearchStrategies
 
-# Names of model inputs. If the search of a sentence has ended, the search removes the rows of the sentence
-# from these inputs. If a call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch
-# until the whole search ends.
+# The names of the model inputs from which the search removes the rows of each sentence whose search has
+# ended. If a call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch until the
+# whole search ends.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -97,8 +98,8 @@ def uses_own_search(
 
 
 def refuse_strategies(strategies: SearchStrategies, name: str) -> None:
-    """Raise an error if a call has an argument that only the greedy search and the beam search of this
-    package support. The call also has the argument `name`, which selects a decoding method of transformers.
+    """Raise an error if a call with the argument `name`, which selects a decoding method of transformers,
+    also has an argument that only the greedy search and the beam search of this package support.
     """
     if strategies.given:
         raise InvalidValueError(
@@ -174,8 +175,8 @@ class SearchMethod:
         limits = prompt.new_full((len(prompt),), config.max_length)
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
-        # `returns_more` is True in two cases: `generate` must return more than token ids, or must use another
-        # cache than `DynamicCache`. If `returns_more` is True, the search needs the `RowDecoder`, because the
+        # `returns_more` is True if `generate` must return more than token ids, or must use another cache than
+        # `DynamicCache`. If `returns_more` is True, the search needs the `RowDecoder`, because the
         # `RowDecoder` records outputs and supports all caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)

@@ -72,7 +72,7 @@ class SearchStrategies:
 
 
 class RunningSearch(Protocol):
-    """The attributes of a search that a strategy can read. `BeamSearch` has these attributes."""
+    """The attributes of `BeamSearch` that a strategy can read."""
 
     config: GenerationConfig
     # The beams before the step, K for each sentence.

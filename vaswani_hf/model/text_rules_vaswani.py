@@ -9,7 +9,7 @@ Words. White space separates words. Each word of a translation is aligned with t
 the most attention from the tokens of the translated word.
 
 Loops. Some models repeat a word or a phrase again and again if the input is short or unusual. `is_loop`
-detects such translations.
+detects translations that repeat a word or a phrase again and again.
 
 This file is saved with every checkpoint because the translator uses its functions. `vaswani export --format
 html` converts the word lists, patterns and numbers of this file to JavaScript. In a pattern, the conversion
@@ -75,7 +75,8 @@ AFTER_ORDINALS = frozenset(
     "mal geburtstag".split()
 )
 
-# Without the look-behind, the time would grow with the square of the length of the white space.
+# Without the look-behind, the time to find line breaks would grow with the square of the length of the white
+# space.
 LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
@@ -133,8 +134,8 @@ def has_words(text: str) -> bool:
 
 
 def copy_symbols(sentences: list[str], separators: list[str]) -> tuple[list[str], list[str]]:
-    """Append each sentence without letters and digits to the separator (white space) before the sentence. The
-    sentence is then copied instead of translated.
+    """Append each sentence without letters and digits to the separator (white space) before the sentence, so
+    that the sentence is copied instead of translated.
     """
     kept = []
     around = separators[:1]
@@ -174,10 +175,10 @@ def _split_line(line: str) -> list[tuple[str, str]]:
     if start:
         pieces.append(("", line[:start]))
     has_case = line != line.lower()
-    # `ends` contains at most three positions: the last three of the start of the sentence and the ends of the
-    # refused candidates. The text from `ends[0]` to the next candidate contains the last two words before the
-    # candidate. Do not pass the whole sentence to `_is_boundary`, because the time would grow with the square
-    # of the number of candidates.
+    # `ends` contains the start of the sentence and the ends of the refused candidates, but at most the last
+    # three of these positions. The text from `ends[0]` to the next candidate contains the last two words
+    # before the candidate. Do not pass the whole sentence to `_is_boundary`, because the time would grow with
+    # the square of the number of candidates.
     ends = deque([start], maxlen=3)
     for candidate in CANDIDATE.finditer(line):
         if candidate.end() == len(line):
@@ -214,8 +215,8 @@ def _is_boundary(before: str, candidate: re.Match, has_case: bool) -> bool:
     if word.lower() in BEFORE_NUMBERS and next_word[:1].isdecimal():
         return False
     if ORDINAL.fullmatch(word):
-        # The sentence does not end after an ordinal number, such as "3." in German. A sentence also does not
-        # end after a number at its beginning, such as the "3." of a list item or a heading.
+        # The sentence does not end after an ordinal number, such as "3." in German. A sentence does not end
+        # after a number that is its first word, such as the "3." of a list item or a heading.
         is_ordinal = previous in BEFORE_ORDINALS or next_word in AFTER_ORDINALS
         return bool(previous) and not is_ordinal
     # A sentence ends after "I." if "I" is not the first word of the sentence. After another word, "I" is the
@@ -291,8 +292,8 @@ def token_texts(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) ->
     läuft". If a token contains only a part of a character, each byte of the part becomes an escape such as
     "\xc3".
     """
-    # `convert_ids_to_tokens` returns None for a token id without a vocabulary entry. Such token ids exist if
-    # the model has more classes than the tokenizer has entries.
+    # `convert_ids_to_tokens` returns None for a token id without a vocabulary entry. If the model has more
+    # classes than the tokenizer has entries, some token ids have no entry.
     entries = [entry or "" for entry in tokenizer.convert_ids_to_tokens(list(token_ids))]
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is None or decoder.decode(["Ã¤"]) != "ä":
@@ -360,7 +361,7 @@ def shift_alignment(alignment: str, num_target: int) -> str:
 # The punctuation marks that `is_loop` removes from the ends of a word.
 PUNCTUATION = ".,;:!?…'\"()„“”«»"
 
-# A translation counts as a loop if a single word occurs at least this number of times in a row. Normal text
+# A translation counts as a loop if a single word occurs at least `WORD_REPEATS` times in a row. Normal text
 # can contain a word three times in a row ("very very very").
 WORD_REPEATS = 4
 

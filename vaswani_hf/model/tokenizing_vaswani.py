@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from .configuration_vaswani import eos_token_ids
 
-# Hold this lock during each call of a tokenizer, because a call changes the truncation and the language of
-# the tokenizer for all threads.
+# Hold the lock `TOKENIZING` during each call of a tokenizer, because a call changes the truncation and the
+# language of the tokenizer for all threads.
 TOKENIZING = threading.RLock()
 # The tag of a target language at the beginning of a source text, such as ">>en<<".
 TAG = re.compile(r">>\S+?<<")
@@ -31,8 +31,8 @@ def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
 
 def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids of a phrase that follows a space. A phrase at the start of a text often has
-    different token ids.
+    """Return the token ids of a phrase that follows a space. The same phrase at the start of a text, without
+    a space before the phrase, often has other token ids.
     """
     # Put the word "a" before the phrase, tokenize the text, and remove the tokens of the word "a".
     word = _target_token_ids("a", tokenizer)

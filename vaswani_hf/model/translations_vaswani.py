@@ -35,10 +35,10 @@ T = TypeVar("T")
 # target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the attention of the fifth of six
 # decoder layers for word alignments. Measured on Multi30k with a model of 4 layers, the alignment error rate
 # is 0.22 for the mean of the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for
-# the mean of all layers. The gold alignment of this measurement contains the word pairs that several
-# statistical word alignment models agree on. Chen et al. 2020 (arXiv 2004.14837) use the attention at the
-# next position, where the target token is the input of the decoder. At the position whose input is the target
-# token, the attention of every layer has an alignment error rate of at least 0.82.
+# the mean of all layers. The gold alignment for Multi30k contains the word pairs that several statistical
+# word alignment models agree on. Chen et al. 2020 (arXiv 2004.14837) use the attention at the next position,
+# where the target token is the input of the decoder. At the position whose input is the target token, the
+# attention of every layer has an alignment error rate of at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 

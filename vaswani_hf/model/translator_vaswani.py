@@ -173,8 +173,9 @@ class BaseTranslator:
     def translate_requests(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[Any]:
-        """Yield a str for each request. Yield a `Translation` instead if `options` ask for scores,
-        alignments, a minimum confidence or several translations, or if the request is invalid.
+        """Yield a `Translation` for each request if `options` ask for scores, alignments, a minimum
+        confidence or several translations; otherwise yield a `Translation` for each invalid request, and a
+        str for each other request.
 
         `first_line` is the line number of the first request. Line numbers appear in warnings, and determine
         the random seed of sampling.
@@ -195,8 +196,8 @@ class BaseTranslator:
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # Add the number of the first line of the window to the seed. A resumed `vaswani translate` or
-                # several parallel processes then draw the same translations as a single process.
+                # Add the number of the first line of the window to the seed, so that a resumed `vaswani
+                # translate` or several parallel processes draw the same translations as a single process.
                 self.backend.seed(options.seed + first_line)
             # If the translation of the texts in `window` raises an error, `results_of_lines` finds the
             # invalid text.
@@ -207,7 +208,7 @@ class BaseTranslator:
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
         """Return the options, completed with search settings from `task_specific_params` and
-        `DEFAULT_SEARCH`. The steps of a translation need options that this method has returned. Raise a
+        `DEFAULT_SEARCH`. The steps of a translation need options that `complete` has returned. Raise a
         ValueError if the backend or the checkpoint does not support an option.
         """
         completed = replace(options, generate=self._completed_settings(options.generate))

@@ -126,8 +126,8 @@ class Regularizer:
         num_passes (int): The number of forward passes over a batch. The model computes all forward passes in
             one call, on copies of the batch.
         needs_whole_weights (bool): True if FSDP and DeepSpeed must not divide weights between processes.
-        needs_encoder_decoder (bool): True for a regulariser that cannot be used for language models. Recipes
-            of language models have no keys for this regulariser.
+        needs_encoder_decoder (bool): True for a regulariser that cannot be used for language models. If
+            `needs_encoder_decoder` is True, recipes of language models have no keys for the regulariser.
         check (Callable): Raises a ValueError if the regulariser would have no effect.
     """
 

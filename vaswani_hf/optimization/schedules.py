@@ -21,8 +21,9 @@ class PaperSettings(Settings):
     """The recipe key `learning_rate_factor`, which only the paper's schedule (Section 5.3) has."""
 
     learning_rate_factor: float = recipe_key(1.0, ge=0)
-    """A factor that multiplies all learning rates of the schedule "paper". Apart from this factor, the
-    learning rate of a step depends only on `d_model` and `warmup_steps`."""
+    """A factor that multiplies all learning rates of the schedule "paper". Apart from `learning_rate_factor`,
+    the learning rate of a step depends only on `d_model` and `warmup_steps`.
+    """
 
 
 class HighestRateSettings(Settings):

@@ -70,8 +70,8 @@ class TrainingSettings(_EntryKeys):
     warmup_steps: int = recipe_key(4000, gt=0, unit="steps")
     """The number of steps in which the learning rate rises (warm-up)."""
     max_grad_norm: float = recipe_key(0.0, ge=0)
-    """The maximum norm of the gradient. A gradient with a larger norm is scaled down to this norm. 0 turns
-    the scaling off."""
+    """The maximum norm of the gradient. A gradient with a larger norm is scaled down to the maximum norm.
+    0 turns the scaling off."""
     ema_decay: float | None = recipe_key(None, gt=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999. Validations and the final
     checkpoint use the average. If `ema_decay` is null, the run computes no moving average."""
@@ -100,13 +100,15 @@ class TrainingSettings(_EntryKeys):
     """The number of last checkpoints whose average becomes the final weights (Section 6.1). 0 turns averaging
     off."""
     early_stopping_patience: int | None = recipe_key(None, gt=0, unit="validations", on_resume="continue")
-    """Stop the training after this number of validations without an improvement. The final weights are the
-    weights of the best checkpoint. If `early_stopping_patience` is null, validations without an improvement
-    do not stop the training."""
+    """The number of validations without an improvement after which the training stops. With early stopping,
+    the final weights are the weights of the best checkpoint. If `early_stopping_patience` is null,
+    validations without an improvement do not stop the training.
+    """
     early_stopping_score: float | None = recipe_key(None, on_resume="continue")
-    """Stop the training when the validation score `metric_for_best_model` reaches this value, such as 100 for
-    `exact_match`. The final weights are the weights of the best checkpoint. If `early_stopping_score` is
-    null, no score stops the training."""
+    """The value of the validation score `metric_for_best_model` at which the training stops, such as 100 for
+    `exact_match`. With early stopping, the final weights are the weights of the best checkpoint. If
+    `early_stopping_score` is null, no score stops the training.
+    """
     metric_for_best_model: str = "loss"
     """The validation score by which early stopping finds the best checkpoint. `loss` is always available. The
     scores `bleu`, `chrf` and `exact_match` need `evaluation.validation_bleu: true`.
@@ -199,8 +201,8 @@ class TrainingSettings(_EntryKeys):
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
         """Check that the value of the recipe key `key` is the name of an entry in `table`. Raise an error if
-        a required key of this entry is missing, or if a key that belongs only to other entries of `table` is
-        set.
+        a required key of the selected entry is missing, or if a key that belongs only to other entries of
+        `table` is set.
         """
         selected = getattr(self, key)
         if selected not in table:

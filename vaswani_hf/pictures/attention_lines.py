@@ -20,8 +20,8 @@ from .head_search import (
 from .relations import Relation
 from .style import COLORS, Picture, literal, new_figure
 
-# The maximum number of words in the sentence of an example. If all sentences have more words, there is no
-# limit. The words of a longer sentence would be too small in print.
+# The maximum number of words in the sentence of an example, unless all sentences are longer. The words of a
+# longer sentence would be too small in print.
 _MOST_WORDS = 20
 _LINE_WIDTH = 5.0
 # A head prefers related words if `mean_weight` is at least `_PREFERENCE` times `mean_weight_same_distance`
@@ -209,7 +209,7 @@ def _draw_lines(
 ) -> None:
     """Draw a line from each query word (below) to each key word (above). A larger weight has a wider line.
 
-    If `marked_key` is given, `queries` must contain one word. The query word and the marked key word are then
+    If `marked_key` is given, `queries` must contain one word, and the query word and the marked key word are
     drawn in bold.
     """
     from matplotlib.collections import LineCollection

@@ -27,7 +27,7 @@ from .training_curve import draw_training_curve, validation_score
 
 FIGURES_FILE = "figures.json"
 _FORMATS = (".png", ".svg")
-# An antecedent is at least this number of words before its pronoun.
+# The minimum distance (words) between a pronoun and its antecedent.
 _PRONOUN_DISTANCE = 2
 # The minimum distances (words) between a verb and its complement, in the order in which they are tried by
 # default. `_verb_relation` uses the first minimum distance with at least `_ENOUGH_PAIRS` pairs of verb and
@@ -37,7 +37,8 @@ _ENOUGH_PAIRS = 10
 _PAPER_WIDTH = 512
 _NUM_POSITIONS = 60
 # The maximum number of tokens of the text in the pictures with all heads, and of its translation. The size of
-# such a picture grows with the square of the number: a picture of 500 tokens needs several GB of memory.
+# a picture with all heads grows with the square of the number of tokens: a picture of 500 tokens needs
+# several GB of memory.
 _MOST_TOKENS = 100
 
 
@@ -111,7 +112,8 @@ def draw_figures(
     num_layers = max(config.encoder_layers, config.decoder_layers)
     if layer is not None and not 1 <= layer <= num_layers:
         raise InvalidValueError(f"`layer` must be from 1 to {num_layers}, but is {layer}.")
-    # Draw the sheets first, because a text that cannot be drawn must raise an error before the measurement.
+    # Draw the pictures with all heads first, because a text that cannot be drawn must raise an error before
+    # the measurement.
     sheets = _sheets(translator, _median_text(texts) if text is None else text, layer)
     with new_folder(Path(output)) as folder:
         folder.mkdir()

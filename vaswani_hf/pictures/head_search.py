@@ -149,8 +149,8 @@ def _mean_of_head(tensors: Sequence[torch.Tensor], head: Head) -> float:
 
 
 def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:
-    """Return the mean over all sentences. For each sentence, `by_sentence` has a tensor [layers, heads,
-    heads] with one value for each pair of heads in a layer.
+    """Return the mean of the tensors in `by_sentence`. For each sentence, `by_sentence` has a tensor [layers,
+    heads, heads] with one value for each pair of heads in a layer.
     """
     return torch.stack(list(by_sentence.values())).mean(dim=0)
 

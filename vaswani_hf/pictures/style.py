@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 # Lines of one plot also differ in `LINE_STYLES`, so that a grey print shows the difference.
 COLORS = (BLUE, RED, GREEN, PURPLE)
 LINE_STYLES = ("-", "--", ":", "-.")
-# The lightness of these colour maps changes steadily with the value, so that a grey print keeps the order of
-# the values.
+# The lightness of `WEIGHT_MAP` and of `SIGNED_MAP` changes steadily with the value, so that a grey print
+# keeps the order of the values.
 WEIGHT_MAP = "Blues"
 SIGNED_MAP = "cividis"
-# A line of a caption has at most this number of characters for each inch of the picture's width.
+# The maximum number of characters in a line of a caption, for each inch of the picture's width.
 _CHARACTERS_PER_INCH = 16
 
 

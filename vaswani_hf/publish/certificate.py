@@ -28,15 +28,15 @@ class CertificateRow(Record):
             express a part of the checkpoint.
         message (str): Why the engine was not measured, or the limit that a result of the engine exceeds.
         num_beams (int): The number of beams of the search.
-        length_penalty (str): The length penalty, such as "gnmt 0.6". Empty for greedy search.
+        length_penalty (str): The length penalty, such as "gnmt 0.6", or an empty str for greedy search.
         largest_difference (float, optional): The largest difference (nats) between log-probabilities of the
             engine and of the checkpoint, for the tokens of the checkpoint's translations. For the engine
             vaswani_hf, `largest_difference` is None, because vaswani_hf runs the checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint, except
             the translations that `changed_at_length_limit` counts.
         changed_at_length_limit (int): The number of changed translations among the sentences for which
-            vaswani_hf reached a length limit. These translations are counted separately, because the length
-            limits of the engine differ from the limits of vaswani_hf.
+            vaswani_hf reached a length limit. Changed translations at a length limit are counted separately,
+            because the length limits of the engine differ from the limits of vaswani_hf.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.

@@ -47,8 +47,9 @@ from .staging import refuse_tokens, stage_repository
 LAST_CHECKPOINT = "last-checkpoint"
 _STAGING = ".publishing"
 _STATE = re.compile(rf"({LAST_CHECKPOINT}|checkpoint-\d+)/{re.escape(STATE_FILE)}")
-# Do not copy these files of a checkpoint, because a resumed run does not need these files. training_args.bin
-# is a pickle file with local paths, and the other files are also in the root folder of the repository.
+# The files of a checkpoint that are not copied, because a resumed run does not need these files.
+# training_args.bin is a pickle file with local paths, the recipe and the Python files are also in the root
+# folder of the repository, and the pushed folder gets a new manifest.
 _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 
 
@@ -131,7 +132,7 @@ class PushCheckpointsCallback(TrainerCallback):
 
 def _files_of_earlier_push(repo_id: str, name: str) -> list[str]:
     """Return the files that an earlier push has written into the folder `name` of the repository. The
-    manifest in this folder lists the files, so that a push does not delete the files of a user.
+    manifest in the folder `name` lists the files, so that a push does not delete the files of a user.
     """
     with suppress(RepositoryNotFoundError, EntryNotFoundError, ValueError):
         path = Path(with_retries(hf_hub_download, repo_id, f"{name}/{MANIFEST_FILE}"))
@@ -154,7 +155,9 @@ def _stage_resumable(checkpoint: Path, folder: Path) -> None:
 
 
 def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None:
-    """Download the checkpoints that an earlier run pushed, unless `folder` already has checkpoints."""
+    """Download the checkpoints that an earlier run pushed, unless `folder` already has checkpoints or final
+    weights.
+    """
     if has_run(folder):
         return
     with explained():

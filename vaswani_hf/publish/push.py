@@ -355,7 +355,7 @@ def _copy_record(
 ) -> None:
     """Copy the files of a run, such as recipe.yaml, from the folder that the model was loaded from.
 
-    If the weights of `model` have changed after the run, copy only the recipe. Also write a results.json that
+    If the weights of `model` have changed after the run, copy only the recipe, and write a results.json that
     says that the weights have changed.
     """
     origin = model.origin

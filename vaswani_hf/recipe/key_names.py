@@ -71,8 +71,8 @@ def _similar_in_section(name: FullName, known: Iterable[FullName]) -> str | None
     """Return a key of the same section with a similar name, or None."""
     key = _last_part(name)
     if key in SYNONYMS:
-        # For a synonym such as `lr`, a key with a similar spelling would be a wrong suggestion. The right key
-        # is `learning_rate`.
+        # For a synonym, such as `lr` for `learning_rate`, a key with a similar spelling would be a wrong
+        # suggestion.
         return None
     section = _section(name)
     return _similar(key, [other for other in [*known, *SECTIONS, "extends"] if _section(other) == section])

@@ -14,7 +14,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.characters = Counter(
             "vaswani_characters",
-            "Number of characters of all texts that clients have sent.",
+            "Number of characters of all texts that the service has put into the queue.",
             registry=self.registry,
         )
         self._requests = Counter(

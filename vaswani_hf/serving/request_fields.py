@@ -9,7 +9,8 @@ from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# The maximum number of characters of an error message.
+# The number of characters after which an error message, or the value of a header in an error message, is
+# truncated.
 MOST_SHOWN = 400
 # The content types of HTML forms. Some clients send a form without a content type.
 _FORM_TYPES = ("", "application/x-www-form-urlencoded")

@@ -37,7 +37,7 @@ class RequestSettings(Settings):
     glossary: str | None = None
     """the name of a glossary of the service"""
     min_confidence: float | None = Field(None, **A_PROBABILITY.limits)
-    """if the confidence of a translation is below this probability, the answer contains an empty text instead
+    """if the confidence of a translation is below `min_confidence`, the answer contains an empty text instead
     of the translation
     """
 

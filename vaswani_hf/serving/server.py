@@ -21,8 +21,8 @@ API_KEY = "VASWANI_API_KEY"
 # Limit the number of connections, because each connection needs a file descriptor. The service refuses a
 # connection above the limit with the HTTP status 503.
 _MOST_CONNECTIONS = 1000
-# Close a connection that is idle for this number of seconds. The default limit of uvicorn for idle
-# connections, 5 seconds, is too short: slow clients often send a request while the service closes the
+# The number of seconds after which the service closes an idle connection. The default limit of uvicorn for
+# idle connections, 5 seconds, is too short: slow clients often send a request while the service closes the
 # connection.
 _KEEP_ALIVE = 75
 # The error numbers of a socket if another program uses the port, or if the user is not allowed to open the

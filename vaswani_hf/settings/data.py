@@ -211,7 +211,9 @@ class CorpusData(DataSettings):
     dataset: str | None = None
     """A dataset that the library `datasets` can load: a dataset of the Hub, or a local folder."""
     dataset_config: str | None = None
-    """The name of the configuration of the dataset. Datasets with several configurations need this key."""
+    """The name of the configuration of the dataset. Datasets with several configurations need the key
+    `dataset_config`.
+    """
     dataset_revision: str | None = None
     """The commit, tag or branch of the dataset on the Hub. The recorded recipe of a run contains the
     commit."""

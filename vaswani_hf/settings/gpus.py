@@ -11,8 +11,8 @@ from ..model.errors_vaswani import InvalidValueError
 # which the paper trains a model (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
-# The plan assumes that a GPU reaches this fraction of its peak speed. `ASSUMED_UTILIZATION` was not measured.
-# With small models and small batches, a GPU reaches a smaller fraction of its peak speed.
+# The fraction of its peak speed that a GPU reaches, as `vaswani plan` assumes. `ASSUMED_UTILIZATION` was not
+# measured. With small models and small batches, a GPU reaches a smaller fraction of its peak speed.
 ASSUMED_UTILIZATION = 0.3
 # The source of the prices in `GPUS`. For each GPU type, the price is the price of the smallest machine with
 # one GPU of the type.

@@ -95,7 +95,7 @@ SYNONYMS = {
 
 def suggestion(name: str, known: Collection[str]) -> str | None:
     """Return the name in `known` that the user probably means: a synonym of `name`, or else a similar name.
-    Return None if there is no such name.
+    Return None if `known` contains neither a synonym of `name` nor a similar name.
     """
     for synonym in SYNONYMS.get(name, "").split():
         if synonym in known:

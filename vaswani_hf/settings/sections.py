@@ -185,9 +185,9 @@ MODEL_SETTINGS: dict[tuple[str, ...], Any] = {
 }
 
 
-# The search of the paper (Section 6.1): defaults of the section `decoding`. A run writes these settings to
-# generation_config.json even if their values equal the defaults of `SearchSettings`. With greedy search, a
-# run writes no settings of beam search.
+# The search of the paper (Section 6.1): defaults of the section `decoding`. A run writes the settings in
+# `PAPER_SEARCH` to generation_config.json even if their values equal the defaults of `SearchSettings`. With
+# greedy search, a run writes no settings of beam search.
 PAPER_SEARCH: dict[str, Any] = {
     "num_beams": 4,
     "early_stopping": False,

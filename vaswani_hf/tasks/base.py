@@ -102,8 +102,8 @@ class Task(ABC):
         stacks: The stacks of the model: only "encoder", only "decoder", or "encoder" and "decoder".
         outputs_file: The name of the file of outputs for the test set; None if the task has no outputs.
         metrics: The names and titles of the scores, the most important score first.
-        test_scores: The names of the test scores for the model card. If results.json has the first of these
-            scores, results.json must have all of these scores.
+        test_scores: The names of the test scores for the model card. If results.json has the first score in
+            `test_scores`, results.json must have all scores in `test_scores`.
         card_words: The texts of the model card that are equal for all models of the task.
     """
 
@@ -172,7 +172,7 @@ class Task(ABC):
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
         """Return the names of the validation scores, without the loss and the perplexity. The training curve
-        shows the first of these scores.
+        shows the first score in `validation_metrics`.
         """
         return ()
 

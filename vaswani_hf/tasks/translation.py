@@ -61,9 +61,13 @@ class TranslationData(CorpusData):
     source_keys = ("corpus", "dataset", "train_pairs", "train_source")
 
     source_language: str = Field(min_length=1)
-    """The source language, such as en. The name of the column with the source texts is this language code."""
+    """The source language, such as en. The language code is also the name of the column with the source
+    texts.
+    """
     target_language: str = Field(min_length=1)
-    """The target language, such as de. The name of the column with the target texts is this language code."""
+    """The target language, such as de. The language code is also the name of the column with the target
+    texts.
+    """
     train_source: Files = recipe_key(None, on_resume="free")
     """Text files with one source sentence per line, for training."""
     train_target: Files = recipe_key(None, on_resume="free")
@@ -407,7 +411,7 @@ class TranslationTask(Task):
                 f"{SMALLEST_HELD_OUT})"
             )
         # Write each translation on one line. A source sentence from a JSON or CSV file can contain line
-        # breaks. The translation of such a sentence contains line breaks too.
+        # breaks. The translation of a sentence with line breaks can contain line breaks, too.
         outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
         return Scores(scores, lines, "".join(outputs))
 

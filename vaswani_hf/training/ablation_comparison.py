@@ -19,10 +19,10 @@ Runs = dict[str, list[Recipe]]
 Outcomes = dict[str, dict[str, Any] | str]
 
 # Prefixes of the recipe keys that `vaswani ablate` itself sets. The comparison of two recipes ignores keys
-# with these prefixes.
+# with the prefixes in `_OF_THE_PLACE`.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
 # Marks a config field whose value comes from the model in `init_from`.
-_OF_THE_BASE = "that of the model"
+_OF_THE_BASE = "value of the model in init_from"
 # Maps each score in the comparison table to its title.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
 

@@ -138,8 +138,8 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[Pa
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
-    """Write the first recipe of the averaged checkpoints, and write the names of all checkpoints to
-    results.json.
+    """If an averaged checkpoint has a recipe, write the first recipe of the checkpoints, and write the names
+    of all checkpoints to results.json.
     """
     recorded = next(filter(None, map(try_load_recorded_recipe, map(recipe_file, folders))), None)
     if recorded is None:

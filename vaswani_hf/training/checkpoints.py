@@ -49,7 +49,7 @@ class CheckpointRecord(Record):
     validated: bool
     processes: int
     gradient_accumulation_steps: int
-    # Version 0.2.0 does not write `threads`.
+    # The released version 0.2.0 does not write `threads`.
     threads: int | None = None
     # The number of target tokens in the training steps up to `step`.
     target_tokens: int
@@ -245,7 +245,7 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     checkpoint. `step` is the last step of the run. A line is printed for each damaged checkpoint.
     """
     last = folder / f"checkpoint-{step}"
-    # For the choice of the checkpoints, check only the manifests and not the other files, because
+    # To list the earlier checkpoints, check only the manifests and not the other files, because
     # `scheduled_checkpoints` reads only the manifests.
     until = [
         checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])

@@ -31,8 +31,8 @@ from ..translation.ctranslate2_files import CTranslate2Files
 
 logger = logging.getLogger(__name__)
 
-# The first bytes of each output file of `vaswani distill`. `--resume` refuses a file that does not
-# begin with these bytes.
+# The first bytes of each output file of `vaswani distill`. `--resume` refuses a file that does not begin with
+# `_BEGINNING`.
 _BEGINNING = b'{"distillation": '
 
 
@@ -76,8 +76,8 @@ def tag_for_teachers(teachers: Sequence[str], engine: str, languages: tuple[str,
 
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
-    """Return the direction tag that a teacher needs before a source text, or an empty text. Raise an error if
-    the teacher and the recipe have different languages.
+    """Return the direction tag and a space that one teacher needs before a source text, or an empty text.
+    Raise an error if the teacher and the recipe have different languages.
     """
     if engine == "ctranslate2":
         folder = Path(teacher)
@@ -159,7 +159,7 @@ class FinishedPart(NamedTuple):
 
     num_pairs: int
     size: int
-    """The size in bytes."""
+    """The size of the kept part in bytes."""
     metadata: dict[str, Any] | None
     """The value of the key `distillation` in the first line, or None if the file has no complete line."""
 

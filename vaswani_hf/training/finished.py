@@ -70,8 +70,8 @@ def _final_files(folder: Path) -> list[str]:
 
 def write_final_manifest(folder: Path, recipe: str, results: str, training_pairs: CorpusDigest) -> None:
     """First write the manifest, which contains the texts of recipe.yaml and results.json. Then write
-    recipe.yaml and results.json. If the run is killed between these writes, `restore_final_files` writes the
-    two files again.
+    recipe.yaml and results.json. If the run is killed after the first write, `restore_final_files` writes
+    recipe.yaml and results.json again.
     """
     paths = {path for pattern in _final_files(folder) for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}

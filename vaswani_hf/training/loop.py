@@ -52,8 +52,8 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         # Only the first process prints the error.
         sys.exit(FAILURE)
     # In `gather`, the processes wait for each other, because the first process is perhaps still pushing a
-    # checkpoint. Without the wait, another process could end with an error code, and a launcher such as
-    # torchrun would then end the first process. A signal can also arrive after the last step.
+    # checkpoint. Without the wait in `gather`, another process could end with an error code, and a launcher
+    # such as torchrun would then end the first process. A signal can also arrive after the last step.
     if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)

@@ -46,7 +46,7 @@ class RunState(Enum):
     UNFINISHED = "unfinished"
     """The folder lacks the final weights, or scores that the recipe needs. Either the run is new or was
     interrupted, or the recipe needs more training steps or other scores than an earlier recipe of the run.
-    A finished run with damaged files also has this state if its manifest does not describe the run.
+    A finished run with damaged files also has the state UNFINISHED if its manifest does not describe the run.
     """
     DAMAGED = "damaged"
     """The run is finished and the manifest describes the run, but final files are damaged or missing."""

@@ -140,14 +140,14 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
     - no earlier run: train from the initial weights, and score the final weights.
     - an interrupted run: continue from the newest undamaged checkpoint. If no training step is left, only
-      score the final weights.
+      compute and score the final weights.
     - a finished run, but the new recipe needs more training steps or other scores, or the test texts have
       changed: continue like an interrupted run.
     - a finished run, and the new recipe needs nothing else: compare the training data, and publish the
       checkpoint if the recipe has `publishing.push_to_hub`.
     - a finished run with damaged or missing files: write these files again.
-    - a run with other training data, a run that the new recipe cannot continue, or a run with a checkpoint
-      if `training.resume` is false: raise an error.
+    - a run with other training data, a run that the new recipe cannot continue, or any earlier run if
+      `training.resume` is false: raise an error.
 
     resume.py defines the states of the folder, and chooses the checkpoint from which a run continues.
     """
@@ -269,7 +269,8 @@ def _has_other_test(recipe: Recipe) -> bool:
     corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, recipe.folder, new_tokenizers=False)
     resume.refuse_other_data(recipe.folder, finished_run.training_pairs, corpus.digest)
     new, old = corpus.hash_of_test, read_results(recipe.folder).test_sha256
-    # Without a test split, the run needs no new scores. results.json of an earlier version has no hash.
+    # Without a test split, the run needs no new scores. A results.json that an earlier version of the package
+    # wrote has no hash of the test texts.
     if new is None or old is None or new == old:
         return False
     if not checkpoints_in(recipe.folder):

@@ -155,10 +155,11 @@ def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
 
 
 def draw_attention(folder: Path, examples: list[ExampleRecord]) -> None:
-    """Delete the earlier picture. Draw the cross-attention of the model for the translation of an example.
+    """Replace the attention picture in a folder by a picture of the cross-attention for the translation of an
+    example.
 
-    Use the first example that has words and is not longer than the position table of the model. If there is
-    no such example, draw no picture.
+    Use the first example that has words and is not longer than the position table of the model. If no example
+    has words and fits into the position table, delete the earlier picture and draw no picture.
     """
     (folder / ATTENTION_FILE).unlink(missing_ok=True)
     for example in examples:

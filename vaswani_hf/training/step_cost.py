@@ -89,7 +89,7 @@ def step_cost(
         weights = counter.now
 
         # Take one optimizer step before the forward pass, because the first optimizer step creates the
-        # optimizer state. Count the FLOPs of this optimizer step.
+        # optimizer state. Count the FLOPs of the optimizer step before the forward pass.
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)
         for weight in model.parameters():
             if weight.requires_grad:
@@ -174,8 +174,8 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.prim.device.default:
-            # Answer these calls here, because more than half of all calls only read the device of a tensor,
-            # and FakeTensorMode needs more time for such a call.
+            # Answer calls that only read the device of a tensor here, because more than half of all calls are
+            # such calls, and FakeTensorMode needs more time for such a call.
             return args[0].fake_device
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
@@ -203,10 +203,10 @@ class _Counter(TorchDispatchMode):
 
 
 class _AcceleratorKernels(TorchFunctionMode):
-    """In this mode, operations on fake CPU tensors use the same functions and sizes as on a GPU: the
-    attention kernel with tensors of the dtype `dtype`, the dropout kernel, and the size of the chunks of the
-    loss. PyTorch leaves the mode during a backward pass. Therefore `prepare_for_training` enters the mode
-    again for checkpointed layers.
+    """In the mode `_AcceleratorKernels`, operations on fake CPU tensors use the same functions and sizes as
+    on a GPU: the attention kernel with tensors of the dtype `dtype`, the dropout kernel, and the size of the
+    chunks of the loss. PyTorch leaves the mode during a backward pass. Therefore `prepare_for_training`
+    enters the mode again for checkpointed layers.
     """
 
     def __init__(self, dtype: torch.dtype):

@@ -28,8 +28,8 @@ from ..messages import say
 from .processes import Processes
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Signals that arrive within this number of seconds count as one signal, because a scheduler and a launcher
-# can each send a signal.
+# Signals that arrive within `SECONDS_OF_ONE_SIGNAL` seconds count as one signal, because a scheduler and a
+# launcher can each send a signal.
 SECONDS_OF_ONE_SIGNAL = 2.0
 # The seconds from `ShutdownRequested` until `GracefulShutdown` kills the process. The kill can be necessary,
 # because Python cannot raise an exception while C code runs or while the process waits for another process.
@@ -234,7 +234,7 @@ def explain_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
 
 
 def interruption_message(folder: Path) -> str:
-    """Return the error message if a signal ends a run that has no unsaved training steps."""
+    """Return the error message for an interrupted run. The message names the newest checkpoint."""
     newest = checkpoints_in(folder)[-1:]
     place = f"and its newest checkpoint is '{newest[0]}'" if newest else "before its first checkpoint"
     return f"The run was interrupted, {place}; continue with `--resume true`."

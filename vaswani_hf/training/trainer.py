@@ -134,7 +134,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             parts = cut_into_parts(inputs, self.max_part_positions, self.corpus.train_collator.trim)
         loss = 0.0
         for part in parts[:-1]:
-            # The processes sum their gradients once per batch: after the last part of the batch.
+            # The processes sum their gradients at most once per batch: after the last part of the batch.
             with self.accelerator.no_sync(model):
                 loss = loss + step(model, part, num_items_in_batch)
         loss = loss + step(model, parts[-1], num_items_in_batch)
@@ -143,9 +143,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The maximum number of source tokens, padding included, in each part of a divided batch. The maximum
-        number of target tokens in a part is the same. A part of a batch can exceed `max_part_positions` if
-        the part has only one sentence pair. None if the trainer does not divide batches. With DeepSpeed, the
+        """The maximum number of source tokens, padding included, in each part of a divided batch, or None if
+        the trainer does not divide batches. The maximum number of target tokens in a part is the same. A part
+        of a batch can exceed `max_part_positions` if the part has only one sentence pair. With DeepSpeed, the
         trainer does not divide batches, because DeepSpeed would take an optimizer step after each part. The
         number of processes has no effect on the division of a batch, because another division would change
         the dropout masks.

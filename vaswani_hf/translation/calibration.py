@@ -11,8 +11,8 @@ from ..model.translations_vaswani import Translation
 
 
 def features_of(translation: Translation) -> list[float]:
-    """Return four features: 1 for the bias, the mean and the lowest log-probability (nats) of the tokens, and
-    the log of the token count.
+    """Return four features: the constant 1 for the bias, the mean log-probability (nats) of the tokens, the
+    lowest log-probability of the tokens, and the log of the number of tokens.
     """
     log_probs = translation.token_log_probs or [0.0]  # [T]
     return [1.0, math.fsum(log_probs) / len(log_probs), min(log_probs), math.log(len(log_probs))]
@@ -28,8 +28,8 @@ class Calibration:
     def __call__(self, translation: Translation) -> float:
         """Return the probability, from 0 to 1, that a translation is good."""
         if not translation.token_log_probs:
-            # A translation without generated tokens counts as good: the source text is blank, or the
-            # translator has copied the source text because of the language check.
+            # A translation without generated tokens counts as good: the source text has no letters and no
+            # digits, or the translator has copied the source text because of the language check.
             return 1.0
         products = map(operator.mul, self.weights, features_of(translation))
         logit = math.fsum(products)

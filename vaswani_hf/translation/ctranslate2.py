@@ -13,9 +13,8 @@ the search of this package in these points:
   larger `length_penalty` is, the more often CTranslate2 misses the best translation. A test used 300 Multi30k
   sentences, 5 beams and a model after a short training. With `length_penalty` 0.6, CTranslate2 and the search
   of this package found equal translations. With `length_penalty` 1.4, 52 of the 300 translations were
-  different. For 5 of the 52 sentences, the score of CTranslate2's translation was compared with the score of
-  this package's translation. In all 5 comparisons, this package's translation had a higher score than
-  CTranslate2's translation.
+  different. For 5 of the 52 sentences with different translations, the scores of the two translations were
+  compared: the translation of this package always had the higher score.
 
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend computes the
   log-probabilities from CTranslate2's scores, and ranks the translations with the length penalty and the
@@ -71,7 +70,7 @@ from .calibration import load_calibration
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
 
-# The search settings that a call of this backend accepts. The backend supports all values of these settings.
+# The search settings that a call of this backend accepts, each with all its valid values.
 _SETTINGS = """
     num_beams num_return_sequences early_stopping length_penalty length_penalty_type coverage_penalty
     max_new_tokens max_length max_length_a max_length_b no_repeat_ngram_size do_sample temperature top_k top_p
@@ -413,7 +412,7 @@ class CTranslate2Backend:
         self, hypotheses: list[Hypothesis], is_complete: bool, config: SearchSettings
     ) -> list[Hypothesis]:
         """Return the best translations, best first. `is_complete` is False if the search stopped before the
-        length limit of the sentence. In this case, leave out unfinished beams.
+        length limit of the sentence. If `is_complete` is False, leave out unfinished beams.
         """
         if not is_complete:
             hypotheses = [one for one in hypotheses if one.token_ids[-1] in self._ends]
@@ -433,8 +432,8 @@ class CTranslate2Backend:
             "return_attention": with_attention,
             "end_token": [self._target_tokens[i] for i in self._ends],
             "suppress_sequences": self._target(self._bad_words),
-            # Set both values to 0, because by default CTranslate2 cuts long sources (`max_input_length`), and
-            # forbids empty translations (`min_decoding_length`).
+            # Set `max_input_length` and `min_decoding_length` to 0, because with its default values
+            # CTranslate2 cuts long sources and forbids empty translations.
             "max_input_length": 0,
             "min_decoding_length": 0,
         }

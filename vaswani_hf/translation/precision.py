@@ -1,5 +1,5 @@
-"""Chooses the dtype of a translator. The dtype "auto" means bfloat16 if bfloat16 is fast on the device, and
-if the translations of the first texts are the same as in float32. Otherwise "auto" means float32.
+"""Chooses the dtype of a translator. The dtype "auto" means bfloat16 if bfloat16 is fast on the device and
+gives the same translations of the first texts as float32, and otherwise means float32.
 """
 
 import copy
@@ -100,8 +100,8 @@ def _num_same(
             expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
         except (ValueError, TypeError, ArithmeticError, RuntimeError):
-            # Choose float32. The translator then translates the same texts in float32. If the error also
-            # occurs in float32, the translator raises the error.
+            # Choose float32. If the error also occurs in float32, the translator raises the error when it
+            # translates the same texts.
             return 0
     return sum(map(str.__eq__, expected, found))
 

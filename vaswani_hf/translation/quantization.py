@@ -117,9 +117,10 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
     """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. Otherwise use FBGEMM: with AVX2,
-    # oneDNN needs the same time as FBGEMM for a batch of 64 sentences, but twice the time for one sentence.
-    # FBGEMM needs `quantize_per_channel`. PyTorch 2.13 warns that a later version removes this function.
+    # Use oneDNN if the processor has AMX, because FBGEMM does not use AMX. Without AMX, use FBGEMM: with
+    # AVX2, oneDNN needs the same time as FBGEMM for a batch of 64 sentences, but twice the time for one
+    # sentence. FBGEMM needs `quantize_per_channel`. PyTorch 2.13 warns that a later version removes
+    # `quantize_per_channel`.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )

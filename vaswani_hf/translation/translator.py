@@ -62,7 +62,7 @@ class Translator(BaseTranslator):
                 averages the probabilities of all models.
             dtype (str or torch.dtype, optional): "float32", "bfloat16", "float16" or "auto". "auto" chooses
                 bfloat16 if the device multiplies bfloat16 in hardware, and if the first texts have the same
-                translations as in float32. Otherwise, "auto" chooses float32. The default is the dtype of the
+                translations as in float32; otherwise, "auto" chooses float32. The default is the dtype of the
                 checkpoint.
             quantization (str, optional): "int8" loads int8 weights for the CPU. int8 weights need the library
                 torchao.

@@ -125,8 +125,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             arguments = (of_worker, load, num_threads, executed_files())
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
-            # Close the main process's copy of the worker's connection. Otherwise the main process would not
-            # notice the end of the worker process.
+            # Close the main process's copy of the worker's connection, because the main process would
+            # otherwise not notice the end of the worker process.
             of_worker.close()
             workers[connection] = process
     finally:

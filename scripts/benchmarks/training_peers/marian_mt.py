@@ -21,7 +21,8 @@ from training_peers.turns import NoMoreTurnsError, PeerSettings, Shape, Turns, r
 from training_peers.vaswani import corpus_of, recipe_of, sizes
 
 PAIRS_PER_BATCH = 128
-# On a GPU, the number of positions per pair, including the padding of random batches.
+# The assumed number of positions per pair, with the padding of random batches. Only the batch size on a GPU
+# depends on this number.
 POSITIONS_PER_PAIR = 32
 
 

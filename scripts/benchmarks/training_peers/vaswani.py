@@ -75,7 +75,7 @@ def recipe_of(settings: PeerSettings) -> Recipe:
 
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
     """Return the corpus of a recipe. Load the tokenizer from the folder of the texts. If `new_tokenizers` is
-    True, first train the tokenizer, and write the tokenizer into this folder.
+    True, first train the tokenizer, and write the tokenizer into the folder of the texts.
     """
     folder = recipe.folder.parent
     return TASKS[recipe.task].load_corpus(

@@ -1,5 +1,5 @@
-"""Schedule-Free AdamW (Defazio et al. 2024). The trained weights are a running average of the weights of
-earlier steps, so the learning rate does not need to decay.
+"""Schedule-Free AdamW (Defazio et al. 2024). The final weights are a running average of the weights of all
+steps, so the learning rate does not need to decay.
 """
 
 from typing import Any

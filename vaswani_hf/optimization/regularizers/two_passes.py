@@ -30,7 +30,8 @@ class TwoPassLoss:
 
     CE is the cross-entropy, and KL the divergence. If `is_symmetric` is False, the loss is CE(first) + alpha
     * KL(first || second). If `is_symmetric` is True, the loss is (CE(first) + CE(second)) / 2 + alpha / 4 *
-    (KL(first || second) + KL(second || first)). In both cases, the gradients of KL flow into both passes.
+    (KL(first || second) + KL(second || first)). For both values of `is_symmetric`, the gradients of KL flow
+    into both passes.
 
     Attributes:
         model (VaswaniForSeq2SeqLM): The model without a wrapper for distributed training.
