@@ -32,8 +32,8 @@ INVALID = {
     "an unknown language": b'{"q": "x", "source": "auto", "target": "xx"}',
 }
 JSON = {"Content-Type": "application/json"}
-# The proportion of valid requests, and the proportion of requests that the client cancels. Requests that are
-# neither valid nor cancelled are invalid.
+# The proportion of valid requests, and the proportion of requests that the client cancels. The remaining
+# requests are invalid.
 VALID, CANCELLED = 0.6, 0.2
 
 

@@ -132,7 +132,7 @@ def test_a_run_ends_with_its_moving_average_and_validates_it_beside_the_weights(
     assert not same(weights(folder), weights(folder / "checkpoint-8"))
     losses = [(row["eval_loss"], row["eval_raw_loss"]) for row in metrics(folder) if "eval_loss" in row]
     assert len(losses) == 2 and all(math.isfinite(raw) and raw != loss for loss, raw in losses)
-    said = "| moving average (decay 0.8) of the weights: value after the last step |"
+    said = "| moving average (decay 0.8) of the weights: the average after the last step |"
     assert said in str(model_card(folder, "user/new"))
 
 

@@ -67,7 +67,7 @@ def test_a_run_validates_and_publishes_the_average_and_resumes_exactly(whole, ru
     assert not same(weights(folder), weights(last))
     rows = [row for row in metrics(folder) if "eval_loss" in row]
     assert rows
-    said = "| average of the weights by the optimizer schedule_free_adamw: value after the last step |"
+    said = "| average of the weights by the optimizer schedule_free_adamw: the average after the last step |"
     assert said in str(model_card(folder, "user/new"))
     assert all(row["eval_loss"] != row["eval_raw_loss"] for row in rows)
     # Save after step 3 in addition, because a save must not change the training.

@@ -106,7 +106,7 @@ class Node:
     Attributes:
         parent (int): The index of the node of the preceding token in `SearchRecord.nodes`; -1 for the root.
             The root represents all tokens that the translation must begin with, such as the start token.
-        token (int): The id of the token. `SearchRecord.texts` has the text.
+        token (int): The id of the token. `SearchRecord.texts` contains the text of each token.
         log_prob (float): The log-probability of the token, given the tokens of its ancestors; 0 for the root.
         step (int): The number of the search step that considered this node, from 1; 0 for the root.
         state (str): "beam" if the hypothesis that ends at this node became one of the K beams. "finished" if

@@ -41,7 +41,8 @@ class SupportedSettings:
         title (str): The name of the format in messages.
         names (Collection): The settings for which the format supports every value.
         left_out (Collection, optional): The settings that an export leaves out with a warning, because the
-            exported model is useful without these settings. None stands for all settings outside `names`.
+            exported model is useful without these settings. If `left_out` is None, an export leaves out
+            each setting that `names` does not contain.
         search (str): Describes the search of the format, for the warning about settings in `left_out`.
     """
 

@@ -115,7 +115,8 @@ def stack_names(
         stacks (Iterable): The stacks whose weight names are mapped, by default the encoder and the decoder.
         prefix (str): The part of a weight name before "encoder" or "decoder", such as "model.".
         layer (str): The name that the format gives to a layer of a stack, with `{}` for the layer number.
-        norm (str, optional): The format's name of the LayerNorm at the end of a stack.
+        norm (str, optional): The name that the format gives to the LayerNorm at the end of a
+            stack.
         weight (str): The name that the format gives to the weight of a module.
         bias (str, optional): The name that the format gives to the bias of a module; None if the modules have
             no bias.

@@ -108,6 +108,6 @@ class Corpus:
         """The digest of the training data."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Hash the texts of a stream, not the token ids. Hashing the token ids would encode the first pairs of
-        # the stream twice, and `reports` would count the first pairs twice.
+        # Hash the texts of a stream, not the token ids. To hash the token ids, the first pairs of the
+        # stream would be encoded twice, and `reports` would count the first pairs twice.
         return corpus_digest(self.texts["train"])

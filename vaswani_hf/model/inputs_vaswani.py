@@ -137,9 +137,9 @@ class SearchSettings:
     early_stopping: bool | Literal["never"] = option(
         False,
         "rule for the end of the beam search of a text; with true, the search ends as soon as `num_beams` "
-        "translations have finished; with false or never, the search ends if no better translation is "
-        "possible; with false and `length_penalty_type` power, the search assumes that translations end at the "
-        "current length",
+        "translations have finished; with never, the search ends if no better translation is possible; "
+        "false is like never, but with `length_penalty_type` power the search then assumes that all "
+        "translations end at the current length",
         command_line=False,
     )
     length_penalty: float = option(

@@ -164,8 +164,8 @@ def verb_relation(verbs: Mapping[str, frozenset[str]], least_distance: int) -> R
     return Relation(
         name="verb_to_complement",
         caption=(
-            "Encoder self-attention from a verb to its complement (below to above), as in Figure 3 of the "
-            "paper. The rule: the complement is a word from the word list of the verb, the first that "
+            "Encoder self-attention from a verb to its complement (from the words below to the words above), "
+            "as in Figure 3 of the paper. The rule: the complement is a word from the word list of the verb, the first that "
             f"follows the verb at a distance of at least {least_distance} words; the rule does not check the "
             "grammar."
         ),
@@ -184,8 +184,8 @@ def pronoun_relation(pronouns: Mapping[str, frozenset[str]], least_distance: int
     return Relation(
         name="pronoun_to_antecedent",
         caption=(
-            "Encoder self-attention from a pronoun to its antecedent (below to above), as in Figure 4 of "
-            "the paper. The rule: the antecedent is a word from the word list of the pronoun, the last "
+            "Encoder self-attention from a pronoun to its antecedent (from the words below to the words "
+            "above), as in Figure 4 of the paper. The rule: the antecedent is a word from the word list of the pronoun, the last "
             f"that precedes the pronoun at a distance of at least {least_distance} words; the rule does not "
             "check to whom the pronoun refers."
         ),
