@@ -108,8 +108,8 @@ def print_comparison(name: str, texts: list[str], expected: list[Any], found: li
 
 
 def main() -> None:
-    """Export the checkpoint with each quantization, and compare each page in Node.js and in Chromium with
-    Python.
+    """Export the checkpoint with each quantization. Run each page in Node.js and in Chromium, and compare the
+    results with the results of Python.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("checkpoint", type=Path)

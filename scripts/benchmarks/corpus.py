@@ -97,8 +97,8 @@ def generate(folder: Path, name: str, count: int, seed: int) -> None:
 
 
 def record(function: Any, phase: str, places: list[Any]) -> None:
-    """Replace the attribute `function` of each module or class in `places` by a wrapper. The wrapper prints
-    the start time and the end time of each call to stderr as JSON.
+    """In each module or class of `places`, replace the function with the name `function` by a wrapper. The
+    wrapper prints the start time and the end time of each call to stderr as JSON.
     """
     before = getattr(places[0], function)
 

@@ -367,8 +367,8 @@ def measure(quick: bool) -> list[Measured]:
     for row in ROWS:
         # Count the FLOPs at the small sizes of `--quick` in every run, because FLOPs follow exact power laws.
         # For restricted attention, always count the FLOPs at the full sizes. Restricted attention computes
-        # blocks of queries, and a small size does not fill the blocks, so the FLOPs would not follow the
-        # power law.
+        # blocks of queries. A short sequence does not fill the blocks, so the FLOPs of short sequences do not
+        # follow the power law.
         timed, counted = sizes[row.name], sizes_of(row, quick="r" not in row.varied)
         times = [seconds[row, size] for size in timed]
         flops = fit(counted, [flops_of(row, size) for size in counted])

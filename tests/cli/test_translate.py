@@ -489,9 +489,7 @@ def test_what_is_there_already_is_never_cut_off(translate, command, tmp_path):
     code, _, errors = translate("--input", source, "--output", there, "--resume")
     assert code == 2 and "must not have more lines" in errors
     code, _, errors = translate("--output", there, "--resume", stdin=b"eins\nja?\n")
-    message = (
-        f"`--output` must not have more lines than standard input, but {there} has 3; give another name."
-    )
+    message = f"the existing file `--output` must not have more lines than standard input, but {there} has 3; give another name."
     assert code == 2 and errors.splitlines()[-1] == f"vaswani: {message}"
     assert there.read_text(encoding="utf-8") == "a\nb\nc\nd"
     source.write_text("eins\nja?\nnein\n")

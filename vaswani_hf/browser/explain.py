@@ -273,7 +273,7 @@ class _Explainer:
         word = next(word for word in words if word.start <= start < word.stop)
         log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
         # If the runner-up is the beginning of the replaced word, `token` is the token after the runner-up.
-        # Include the probability of `token`, because `token` ends the runner-up.
+        # Include the probability of `token`, because `token` decides that the word ends before it.
         stop = max(word.stop, position + 1)
         return RunnerUp(
             text="" if token_ids[word.start] in self.end_ids else word.text,

@@ -179,7 +179,8 @@ class SearchRecord:
         considers_all_lengths (bool): Has an effect only if `length_penalty` is positive. If True, the
             stopping rule computes the length penalty of unfinished beams for the maximum length `limit`. If
             False, the stopping rule uses the current length of each beam.
-        stops_when_full (bool): True if the search ends as soon as K hypotheses have finished.
+        stops_when_full (bool): True if the beam search ends as soon as K hypotheses have finished, even if an
+            unfinished hypothesis could become better.
         num_candidates (int): The number of best continuations that each step considers, at least
             `2 * num_beams`.
         end_ids (sequence): The ids of the tokens that end a hypothesis.

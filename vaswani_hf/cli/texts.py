@@ -219,7 +219,10 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
 
 def _more_lines(options: TextOptions, lines: int) -> str:
     place = options.input or "standard input"
-    return f"`--output` must not have more lines than {place}, but {options.output} has {lines:,}; give another name."
+    return (
+        f"the existing file `--output` must not have more lines than {place}, but {options.output} has "
+        f"{lines:,}; give another name."
+    )
 
 
 def _complete_lines(path: str) -> tuple[int, int]:

@@ -136,7 +136,7 @@ ANNOTATED_TRANSFORMER = ImportFormat(
     recognise=has_texts("decoder.layers.0.src_attn.linears.0.weight"),
     read=read_annotated_transformer,
     files=("*.pt",),
-    keeps="Keeps the weights, both embeddings, and the output projection with its bias.",
+    keeps="Keeps all weights, including both embeddings and the output projection with its bias.",
     loses=(
         "`<pad>` gets the probability 0. The vocabularies are objects of torchtext, so no tokenizers are "
         "written. The file of `--config` must contain the number of heads (`h`)."

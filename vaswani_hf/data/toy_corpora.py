@@ -62,7 +62,7 @@ _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 # but different rules. The symbol `:base` has no label and adds no constituent to the tree. A symbol whose
 # name has no colon is replaced by a word of the lexicon. In a rule, `#` stands for the letter `s` (singular)
 # or `p` (plural). If a rule contains the character `#` several times, each `#` of the rule becomes the same
-# letter. `@` stands for the opposite of `#`: `p` (plural) if `#` is `s` (singular), and `s` if `#` is `p`.
+# letter. `@` stands for the other number: `p` (plural) if `#` is `s` (singular), and `s` if `#` is `p`.
 # `~` stands for `s` (singular) or `p` (plural). If a rule contains several `~`, each `~` is replaced by `s`
 # or `p` independently.
 _RULES = """
@@ -403,9 +403,8 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     pending = [_draw(_STARTS, generator)]
     while pending:
         # Draw the letter `s` or `p` (singular or plural) for every grammar symbol, even for a symbol without
-        # the placeholder `~`. If the grammar drew letters only for the symbols with a placeholder, the
-        # sequence of random numbers would change, and the corpus would not be the corpus of the published
-        # scores.
+        # the placeholder `~`. The published scores belong to the corpus that results from this sequence of
+        # random numbers.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)

@@ -81,8 +81,9 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """Return an array [num_places]. In each epoch, `of_epoch` draws `num_places` pairs from the corpus.
-    Element `i` is the maximum length (in tokens) of the sentences that `of_epoch` can draw for place `i`.
+    """Return an array [num_places]. In each epoch, `of_epoch` draws the pairs 0 to `num_places - 1`
+    of the epoch from the corpus. Element `i` is the maximum length (in tokens) of the sentences that
+    `of_epoch` can draw as pair `i`.
     """
     places = np.arange(num_places)
     first = places * len(lengths) // num_places

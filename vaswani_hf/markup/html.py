@@ -312,7 +312,8 @@ def _set_is_kept(tokens: Sequence[_Token]) -> None:
 
 def _with_joined_elements(tokens: Sequence[_Token]) -> list[_Token]:
     """Join the tokens of each untranslated element to one token. The joined token ends before an inner
-    element with `translate="yes"`. A second joined token begins after the inner element.
+    element with `translate="yes"`. The part of the untranslated element after
+    the inner element is a second joined token.
     """
     joined = []
     i = 0

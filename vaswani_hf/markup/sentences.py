@@ -183,8 +183,8 @@ def _ends_word(character: str) -> bool:
 
 def _outer_space(run: Sequence[Piece]) -> tuple[str, str]:
     """Return the white space at the start and at the end of the list of pieces `run`. No piece of `run` has
-    the kind "break". If a protected part precedes the first text, the white space at the start is empty. If a
-    protected part follows the last text, the white space at the end is empty.
+    the kind "break". The result for the start is "" if a protected part precedes the first text. The result
+    for the end is "" if a protected part follows the last text.
     """
     contents = [piece for piece in run if piece.text or piece.kind == "protected"]
     before = after = ""

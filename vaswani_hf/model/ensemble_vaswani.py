@@ -73,7 +73,7 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
         if own[field] != foreign[field]:
             raise InvalidValueError(
                 f"`ensemble` must be models of one vocabulary, but `{field}` is {foreign[field]!r} in {name} "
-                f"and {own[field]!r} in the model that generates."
+                f"and {own[field]!r} in the model whose `generate` is called."
             )
     if not is_vaswani_seq2seq(other) and other.training and other.is_gradient_checkpointing:
         raise InvalidValueError(

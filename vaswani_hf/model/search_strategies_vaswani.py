@@ -166,7 +166,8 @@ def _top_by(keys: torch.Tensor, total: torch.Tensor, number: int, num_classes: i
 @lru_cache
 def chunk_size(num_classes: int) -> int:
     """Return the divisor of `num_classes` that is nearest to the square root of `num_classes`. Return 1 if
-    `num_classes` is small, or if all divisors differ from the square root by a factor of about 4 or more.
+    `num_classes` is small, or if each divisor of `num_classes` differs from the square root by a factor of
+    about 4 or more.
     """
     root = math.isqrt(num_classes)
     if root <= 16:
