@@ -20,17 +20,16 @@ def recorded_test_set(recipe: Any, option: str, remedy: str) -> NamedTestSet:
     from ..data.held_out import hold_out
     from ..data.splits import explain_split_errors
     from ..recipe.data_record import data_record
-    from ..tasks import TASKS
 
     if recipe is None:
         raise InvalidValueError(f"`{option}` must be given, because the checkpoint has no recipe; {remedy}.")
-    load_split = TASKS[recipe.task].load_split
+    load_split = recipe.make_task().load_split
     try:
         with explain_split_errors("test"):
-            test: Any = load_split(recipe.data, "test", recipe.seed)
+            test: Any = load_split("test")
         if "test" in recipe.data.held_out_sizes:
             with explain_split_errors("train"):
-                train: Any = load_split(recipe.data, "train", recipe.seed)
+                train: Any = load_split("train")
             test = hold_out(train, recipe.data.held_out_sizes)["test"]
     except ValueError as error:
         raise InvalidValueError(

@@ -16,10 +16,9 @@ from .held_out import hold_out
 
 
 def load_splits(
-    load_split: Callable[[Any, str, int], Dataset | IterableDataset | None],
-    check_split: Callable[[Dataset, Any, str], None],
     data: DataSettings,
-    seed: int,
+    load_split: Callable[[str], Dataset | IterableDataset | None],
+    check_split: Callable[[Dataset, str], None],
 ) -> dict[str, Any]:
     """Load the texts of each split (None for a missing split). Call `check_split` for each split that is a
     `Dataset`.
@@ -27,13 +26,13 @@ def load_splits(
     texts: dict[str, Any] = {}
     for split in SPLITS:
         with explain_split_errors(split):
-            texts[split] = load_split(data, split, seed)
+            texts[split] = load_split(split)
     if data.held_out_sizes:
         texts |= hold_out(texts["train"], data.held_out_sizes)
     for split, pairs in texts.items():
         if isinstance(pairs, Dataset):
             with explain_split_errors(split):
-                check_split(pairs, data, split)
+                check_split(pairs, split)
     return texts
 
 

@@ -215,7 +215,7 @@ def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
     the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
-    data = TASKS[recipe.task].pin_data(recipe.data, saved.data if saved else None)
+    data = recipe.make_task().pin_data(saved.data if saved else None)
     recipe = _with_fields_of_bases(recipe.replace(data=data), saved)
     training = resolve_defaults(
         recipe.training,
@@ -265,8 +265,7 @@ def _has_other_test(recipe: Recipe) -> bool:
     finished_run = finished.read_finished_run(recipe.folder)
     if finished_run is None:
         return False
-    load_corpus = TASKS[recipe.task].load_corpus
-    corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, recipe.folder, new_tokenizers=False)
+    corpus = recipe.make_task().load_corpus(recipe.folder, new_tokenizers=False)
     resume.refuse_other_data(recipe.folder, finished_run.training_pairs, corpus.digest)
     new, old = corpus.hash_of_test, read_results(recipe.folder).test_sha256
     # Without a test split, the run needs no new scores. results.json of an earlier version has no hash.
@@ -353,17 +352,15 @@ def _prepare_folder(folder: Path) -> None:
 
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
-    task = TASKS[recipe.task]
+    task = recipe.make_task()
     # A resumed run reads the tokenizers from its checkpoint.
     folder = checkpoint or recipe.folder
     new_tokenizers = checkpoint is None and processes.is_first
     with explain_write_errors(folder):
         if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
-            initialization.write_kept_tokenizers(recipe.model, task, folder)
+            initialization.write_kept_tokenizers(recipe.model, type(task), folder)
             new_tokenizers = False
-        return task.load_corpus(
-            recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
-        )
+        return task.load_corpus(folder, new_tokenizers=new_tokenizers)
 
 
 def _initial_model(
@@ -400,11 +397,10 @@ def _build_trainer(
     trainer = VaswaniTrainer(
         corpus,
         training,
-        recipe.evaluation,
         checkpoint,
         processes,
         stop,
-        task=TASKS[recipe.task],
+        task=recipe.make_task(),
         model=model,
         args=training_arguments(
             training,
@@ -440,7 +436,7 @@ def _write_recipe(recipe: Recipe, corpus: Corpus) -> None:
         write_whole(recipe.folder / RECIPE_FILE, recipe.to_yaml())
     for split, size in recipe.data.held_out_sizes.items():
         say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
-    run_results.say_counts_of_corpus(corpus)
+    run_results.say_counts_of_corpus(corpus, recipe.data)
 
 
 def _delete_old_checkpoints(recipe: Recipe, checkpoint: Path) -> None:
@@ -468,7 +464,7 @@ def _repair_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
             model,
             trainer.corpus,
             finished_run,
-            lambda: run_results.score_test_split(trainer, recipe.data),
+            lambda: run_results.score_test_split(trainer),
         )
     run_results.say_end(trainer)
 
@@ -509,8 +505,8 @@ def _results_of_run(
 ) -> Results:
     """Score the saved checkpoint, draw its pictures, and return the content of results.json."""
     corpus = trainer.corpus
-    scores = run_results.score_test_split(trainer, recipe.data)
-    examples = run_results.card_examples(trainer, recipe.data, recipe.publishing)
+    scores = run_results.score_test_split(trainer)
+    examples = run_results.card_examples(trainer, recipe.publishing)
     run_results.draw_attention(recipe.folder, examples)
     run_results.say_counts_of_stream(corpus)
     run_results.draw_curve(recipe.folder, trainer.last_step)
