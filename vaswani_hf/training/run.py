@@ -5,7 +5,7 @@ which `_train` calls them. In training/, only functions in run.py, resume.py, ab
 ablation_comparison.py and plan.py receive the whole recipe. Functions in the other files receive only
 sections of the recipe.
 
-To learn what a second run in the same folder does, read `_train` in this file and resume.py.
+To learn what a second run in the same folder does, read resume.py.
 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/base.py, then
 data/corpus.py (text -> token ids), data/batching.py and batches.py (token ids -> batches), loop.py and
@@ -34,7 +34,6 @@ from ..checkpoint.files import (
     RECIPE_FILE,
     STATE_FILE,
     WEIGHTS_FILE,
-    checkpoints_in,
     explain_write_errors,
     step_of,
     write_whole,
@@ -136,32 +135,17 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
 def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
     """Execute all steps of a run, in order. Each process of the run calls this function.
 
-    The state of the output folder determines what the run does:
-
-    - no earlier run: train from the initial weights, and score the final weights.
-    - an interrupted run: continue from the newest undamaged checkpoint. If no training step is left, only
-      score the final weights.
-    - a finished run, but the new recipe needs more training steps or other scores, or the test texts have
-      changed: continue like an interrupted run.
-    - a finished run, and the new recipe needs nothing else: compare the training data, and publish the
-      checkpoint if the recipe has `publishing.push_to_hub`.
-    - a finished run with damaged or missing files: write these files again.
-    - a run with other training data, a run that the new recipe cannot continue, or a run with a checkpoint
-      if `training.resume` is false: raise an error.
-
-    resume.py defines the states of the folder, and chooses the checkpoint from which a run continues.
+    The state of the output folder determines what the run does. resume.py lists the states of the folder, and
+    chooses the checkpoint from which a run continues.
     """
 
     # 1. Compare the recipe with the earlier run in the output folder.
     processes.run_on_main(resume.restore_files, recipe)
     saved = processes.run_on_main(resume.saved_recipe, recipe.folder) if recipe.training.resume else None
     recipe = processes.run_on_main(resolve, recipe, saved)
-    processes.run_on_main(resume.refuse_another_run, recipe, saved)
     state = processes.run_on_main(resume.find_state, recipe, saved)
 
-    # 2. If the run is finished, compare the data, and publish the checkpoint.
-    if state is RunState.FINISHED and processes.run_on_main(_has_other_test, recipe):
-        state = RunState.UNFINISHED
+    # 2. If the run is finished, publish the checkpoint.
     if state is RunState.FINISHED:
         if processes.is_first:
             _publish_again(recipe, saved)
@@ -255,27 +239,6 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 # 2. A finished run
-
-
-def _has_other_test(recipe: Recipe) -> bool:
-    """Return True if the recipe has other test texts than the finished run, and the run has a checkpoint that
-    can be scored on the new texts. Raise an error if the training data differs from the training data of the
-    finished run.
-    """
-    finished_run = finished.read_finished_run(recipe.folder)
-    if finished_run is None:
-        return False
-    corpus = recipe.make_task().load_corpus(recipe.folder, new_tokenizers=False)
-    resume.refuse_other_data(recipe.folder, finished_run.training_pairs, corpus.digest)
-    new, old = corpus.hash_of_test, read_results(recipe.folder).test_sha256
-    # Without a test split, the run needs no new scores. results.json of an earlier version has no hash.
-    if new is None or old is None or new == old:
-        return False
-    if not checkpoints_in(recipe.folder):
-        say("the test texts have changed, but the run has no checkpoint left to score")
-        return False
-    say("the test texts have changed, so the run scores them")
-    return True
 
 
 def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
