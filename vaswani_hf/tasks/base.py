@@ -15,8 +15,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.results import DataRecord, ExampleRecord
 from ..checkpoint.tokenizers import Tokenizers, load_tokenizers
-from ..data.corpus import Corpus
-from ..data.splits import load_splits, refuse_unusable
+from ..data.batching import PairCollator
+from ..data.corpus import Corpus, encode_corpus
+from ..data.held_out import hold_out
+from ..data.splits import explain_split_errors, load_splits, refuse_unusable
 from ..data.tokenizer_training import write_tokenizers
 from ..settings.base import Settings
 from ..settings.data import DataSettings
@@ -146,6 +148,16 @@ class Task(ABC):
         of the corpus.
         """
 
+    def load_texts(self, split: str) -> Any:
+        """Return the texts of one split of a run. The examples that a run takes out of the training data
+        belong to the split "validation" or "test".
+        """
+        sizes = self.data.held_out_sizes
+        whole = "train" if split in sizes else split
+        with explain_split_errors(whole):
+            texts: Any = self.load_split(whole)
+        return hold_out(texts, sizes)[split] if sizes and whole == "train" else texts
+
     def load_corpus(self, folder: Path, *, new_tokenizers: bool) -> Corpus:
         """Load and encode the corpus. If `new_tokenizers` is true, first train the tokenizers, and write the
         tokenizers into `folder`.
@@ -167,9 +179,10 @@ class Task(ABC):
     def train_tokenizers(self, texts: Dataset | IterableDataset) -> Tokenizers:
         """Train the source and the target tokenizer on the training split `texts`."""
 
-    @abstractmethod
     def make_corpus(self, texts: dict[str, Any], tokenizers: Tokenizers) -> Corpus:
         """Encode the splits in `texts`."""
+        collator = PairCollator(tokenizers[0].pad_token_id)
+        return encode_corpus(texts, tokenizers, self.data, collator, collator)
 
     @classmethod
     @abstractmethod

@@ -16,8 +16,6 @@ from transformers import PreTrainedTokenizerFast
 from ..checkpoint.files import TREES_FILE
 from ..checkpoint.results import DataRecord
 from ..checkpoint.tokenizers import TREE_MARK, Tokenizers, is_tree_tokenizer
-from ..data.batching import PairCollator
-from ..data.corpus import Corpus, encode_corpus
 from ..data.corpus_cache import explain_cache_errors
 from ..data.loading import PairSource, dataset_of_generator, load_pairs
 from ..data.tokenizer_training import (
@@ -131,10 +129,6 @@ class ParsingTask(Task):
         length = self.data.max_length
         trees = training_texts(texts, ("target",), length)
         return train_on_sides(self.tokenizer, texts, ("source",), length), train_tree_tokenizer(trees, length)
-
-    def make_corpus(self, texts: dict[str, Any], tokenizers: Tokenizers) -> Corpus:
-        collator = PairCollator(tokenizers[0].pad_token_id)
-        return encode_corpus(texts, tokenizers, self.data, collator, collator)
 
     @classmethod
     def adopt_tokenizers(cls, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> Tokenizers:

@@ -18,9 +18,7 @@ from typing import Any, NamedTuple
 from ..checkpoint.files import recipe_file
 from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
-from ..data.held_out import hold_out
 from ..data.lines import parse_json
-from ..data.splits import explain_split_errors
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.translations_vaswani import Translation
@@ -122,13 +120,9 @@ def training_pairs(
         earlier = data.replace(dataset_revision=metadata.get("dataset_revision"))
     pinned = TranslationTask(data).pin_data(earlier)
     used = _without_unused_corpora(pinned)
-    with explain_split_errors("train"):
-        pairs: Any = TranslationTask(used, seed=seed).load_split("train")
-    if pinned.held_out_sizes:
-        # Leave out the held-out pairs, because the student must not be trained on sentences that are used to
-        # score the student.
-        pairs = hold_out(pairs, pinned.held_out_sizes)["train"]
-    return pairs, pinned.dataset_revision
+    # `load_texts` leaves out the held-out pairs, because the student must not be trained on sentences that
+    # are used to score the student.
+    return TranslationTask(used, seed=seed).load_texts("train"), pinned.dataset_revision
 
 
 def _without_unused_corpora(data: Any) -> Any:
