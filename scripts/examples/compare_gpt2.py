@@ -27,8 +27,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from vaswani_hf import VaswaniDecoderConfig, VaswaniForCausalLM
 from vaswani_hf.data.batching import PairRows, TokenBudgetSampler, cut_into_batches
 from vaswani_hf.data.columns import pair_lengths
-from vaswani_hf.evaluation.evaluate import negative_log_likelihood
 from vaswani_hf.tasks.language_modeling import CausalLanguageModelingTask, TextData, TextTokenizer
+from vaswani_hf.training.validation import negative_log_likelihood
 
 WIDTH = 128
 LAYERS = 4

@@ -1,10 +1,11 @@
 """The validation of a run. Each process runs the model on a part of the validation split."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import datasets
+import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
@@ -12,7 +13,8 @@ from transformers import PreTrainedModel
 from ..data.batching import PairRows, cut_into_batches
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
-from ..evaluation.evaluate import negative_log_likelihood, perplexity
+from ..evaluation.evaluate import perplexity
+from ..model.loss_vaswani import IGNORED_LABEL
 from ..tasks import Task
 from .losses import TrainingLosses
 from .processes import Processes
@@ -96,3 +98,24 @@ class Validation:
         model.train(was_training)
         shares = self.processes.gather(share)
         return None if any(share is None for share in shares) else shares
+
+
+@torch.inference_mode()
+def negative_log_likelihood(
+    model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
+) -> tuple[float, int]:
+    """Return the total negative log-likelihood of all labels in nats, without label smoothing, and the number
+    of labels. The model runs in eval mode. Afterwards, the function restores the previous mode (train or
+    eval).
+    """
+    was_training = model.training
+    model.eval()
+    total, tokens = 0.0, 0
+    try:
+        for batch in batches:
+            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+            total += model(**batch, num_items_in_batch=1).loss.item()
+            tokens += int((batch["labels"] != IGNORED_LABEL).sum())
+    finally:
+        model.train(was_training)
+    return total, tokens
