@@ -1,7 +1,7 @@
 """The corpus of a run: text -> sentence pairs -> token ids.
 
 1. loading.py reads files or a dataset of the Hub. The result is a dataset or a stream with the columns
-   `source` and `target`. splits.py loads the splits of a run.
+   `source` and `target`. `Task` in tasks/base.py loads the splits of a run.
 2. encoding.py removes sentence pairs that are empty, too long or of very unequal lengths, and encodes the
    other pairs.
 3. `Corpus` holds the encoded splits. batching.py cuts the splits into batches.

@@ -18,10 +18,10 @@ from ..checkpoint.tokenizers import Tokenizers, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.corpus import Corpus, encode_corpus
 from ..data.held_out import hold_out
-from ..data.splits import explain_split_errors, load_splits, refuse_unusable
+from ..data.splits import explain_split_errors, refuse_unusable
 from ..data.tokenizer_training import write_tokenizers
 from ..settings.base import Settings
-from ..settings.data import DataSettings
+from ..settings.data import SPLITS, DataSettings
 from ..settings.sections import DecodingSettings, EvaluationSettings, TokenizerSettings
 
 BOTH_STACKS = ("encoder", "decoder")
@@ -149,8 +149,8 @@ class Task(ABC):
         """
 
     def load_texts(self, split: str) -> Any:
-        """Return the texts of one split of a run. The examples that a run takes out of the training data
-        belong to the split "validation" or "test".
+        """Return the texts of one split, after the validation and test examples have been taken out of the
+        training data (see `hold_out`). The texts are not checked.
         """
         sizes = self.data.held_out_sizes
         whole = "train" if split in sizes else split
@@ -158,12 +158,28 @@ class Task(ABC):
             texts: Any = self.load_split(whole)
         return hold_out(texts, sizes)[split] if sizes and whole == "train" else texts
 
+    def load_splits(self) -> dict[str, Any]:
+        """Load the texts of each split (None for a missing split). Call `check_split` for each split that is
+        a `Dataset`.
+        """
+        texts: dict[str, Any] = {}
+        for split in SPLITS:
+            with explain_split_errors(split):
+                texts[split] = self.load_split(split)
+        if self.data.held_out_sizes:
+            texts |= hold_out(texts["train"], self.data.held_out_sizes)
+        for split, pairs in texts.items():
+            if isinstance(pairs, Dataset):
+                with explain_split_errors(split):
+                    self.check_split(pairs, split)
+        return texts
+
     def load_corpus(self, folder: Path, *, new_tokenizers: bool) -> Corpus:
         """Load and encode the corpus. If `new_tokenizers` is true, first train the tokenizers, and write the
         tokenizers into `folder`.
         """
         data = self.data
-        texts = load_splits(data, self.load_split, self.check_split)
+        texts = self.load_splits()
         if new_tokenizers:
             train = partial(self.train_tokenizers, texts["train"])
             write_tokenizers(
