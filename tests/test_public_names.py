@@ -7,7 +7,6 @@ import pytest
 from factories import write_recipe
 
 import vaswani_hf
-from vaswani_hf.tasks import TASKS
 
 # Names that could be imported before the package had a list of public names.
 OLD_NAMES = """
@@ -39,7 +38,7 @@ def test_the_tour_in_the_docstring_of_the_package_runs(tmp_path, few_numbers, hu
     monkeypatch.chdir(tmp_path)
     exec(tour, {})
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    pairs = TASKS["translation"].load_split(recipe.data, "test", recipe.seed)
+    pairs = recipe.make_task().load_split("test")
     sources, references = [pair["source"] for pair in pairs], [pair["target"] for pair in pairs]
     scores = vaswani_hf.evaluate(str(tmp_path / "run"), sources, references, device="cpu", dtype="float32")
     assert scores["perplexity"] == pytest.approx(results["test"]["perplexity"], rel=1e-4)

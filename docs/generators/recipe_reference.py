@@ -45,6 +45,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
             "tasks/",
             "data/loading.py",
             "data/splits.py",
+            "data/corpus.py",
             "training/run.py",
             "recipe/data_record.py",
             "settings/data.py",

@@ -30,7 +30,6 @@ from vaswani_hf.data.corpus import Corpus
 from vaswani_hf.data.memory import keep_free_memory
 from vaswani_hf.optimization.optimizers.muon import orthogonalized
 from vaswani_hf.recipe import Recipe, make_recipe
-from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.loop import run_training
 from vaswani_hf.training.recipe_model import build_model
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
@@ -112,13 +111,13 @@ def recipe_of(shape: Shape, accumulation: int, folder: Path) -> Recipe:
 
 def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, *, bf16: bool) -> float:
     """Start a new training, and return the median seconds of its steps."""
-    task = TASKS[recipe.task]
+    task = recipe.make_task()
     model = build_model(recipe.model, task.model_class, corpus, recipe.decoding.settings(), recipe.seed)
     if shape.vocabulary != model.config.vocab_size:
         model.resize_token_embeddings(shape.vocabulary, mean_resizing=False)
     training = recipe.training.replace(bf16=bf16, dataloader_num_workers=0)
     arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=False)
-    trainer = VaswaniTrainer(corpus, training, recipe.evaluation, task=task, model=model, args=arguments)
+    trainer = VaswaniTrainer(corpus, training, task=task, model=model, args=arguments)
     times = _StepTimes()
     trainer.add_callback(times)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(_EnoughStepsError):
@@ -166,10 +165,7 @@ def main(words: list[str] | None = None) -> None:
             shape = known[name]
             with tempfile.TemporaryDirectory() as folder:
                 recipe = recipe_of(shape, ACCUMULATION.get(name, 1), Path(folder))
-                task = TASKS[recipe.task]
-                corpus = task.load_corpus(
-                    recipe.data, recipe.tokenizer, recipe.seed, Path(folder), new_tokenizers=True
-                )
+                corpus = recipe.make_task().load_corpus(Path(folder), new_tokenizers=True)
                 label = f"{threads} threads, step of {name}"
                 compare(label, partial(step_seconds, shape, corpus, recipe), arguments.rounds)
         for rows in (32, 64, 128, 256, 512) if "products" in arguments.part else ():

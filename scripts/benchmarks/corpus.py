@@ -127,7 +127,7 @@ def run_recorded(arguments: list[str]) -> int:
     from vaswani_hf.training import batches, trainer
 
     print(json.dumps({"phase": "imports", "start": main_began, "end": time.monotonic()}), file=sys.stderr)
-    record("load_splits", "read", [base])
+    record("load_splits", "read", [base.Task])
     record("write_tokenizers", "train the tokenizer", [base])
     record("prepare_pairs", "tokenise", [corpus])
     record("cached_digest", "digest", [corpus])

@@ -27,9 +27,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from vaswani_hf import VaswaniDecoderConfig, VaswaniForCausalLM
 from vaswani_hf.data.batching import PairRows, TokenBudgetSampler, cut_into_batches
 from vaswani_hf.data.columns import pair_lengths
-from vaswani_hf.evaluation.evaluate import negative_log_likelihood
-from vaswani_hf.tasks import TASKS
-from vaswani_hf.tasks.language_modeling import TextData, TextTokenizer
+from vaswani_hf.tasks.language_modeling import CausalLanguageModelingTask, TextData, TextTokenizer
+from vaswani_hf.training.validation import negative_log_likelihood
 
 WIDTH = 128
 LAYERS = 4
@@ -142,7 +141,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     tokenizer = TextTokenizer(vocab_size=arguments.vocab_size)
     with tempfile.TemporaryDirectory() as folder:
-        corpus = TASKS["causal_lm"].load_corpus(data, tokenizer, 1, Path(folder), new_tokenizers=True)
+        corpus = CausalLanguageModelingTask(data, tokenizer).load_corpus(Path(folder), new_tokenizers=True)
     print_header()
     perplexities: dict[str, list[str]] = {}
     times: dict[str, list[float]] = {}

@@ -14,8 +14,7 @@ from vaswani_hf.model.backend_vaswani import PyTorchBackend
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.tasks import TASKS
-from vaswani_hf.tasks.translation import TranslationData
+from vaswani_hf.tasks.translation import TranslationData, TranslationTask
 from vaswani_hf.training import train
 from vaswani_hf.translation.translator import Translator
 
@@ -72,15 +71,13 @@ def rows_of(path: Path) -> list[dict]:
 
 
 def read_back(recipe: Path, path: Path) -> list[tuple[str, str]]:
-    data = load_recipe(recipe, ["--corpus", "null", "--train_pairs", str(path)]).data
-    return [(pair["source"], pair["target"]) for pair in TASKS["translation"].load_split(data, "train", 1)]
+    task = load_recipe(recipe, ["--corpus", "null", "--train_pairs", str(path)]).make_task()
+    return [(pair["source"], pair["target"]) for pair in task.load_split("train")]
 
 
 def corpus(recipe: Path) -> list[tuple[str, str]]:
-    return [
-        (pair["source"], pair["target"])
-        for pair in TASKS["translation"].load_split(load_recipe(recipe).data, "train", 1)
-    ]
+    pairs = load_recipe(recipe).make_task().load_split("train")
+    return [(pair["source"], pair["target"]) for pair in pairs]
 
 
 def test_pairs_are_those_of_the_translator_and_the_card_of_a_student_says_so(
@@ -110,11 +107,11 @@ def test_pairs_without_a_teacher_credit_nobody(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
     data = TranslationData(source_language="en", target_language="de", train_pairs=files)
-    assert "by the model teacher" in TASKS["translation"].pin_data(data, None).attribution
+    assert "by the model teacher" in TranslationTask(data).pin_data(None).attribution
     (tmp_path / "array.jsonl").write_text('[["one", "eins"]]')
     for file in (files[1], str(tmp_path / "array.jsonl")):
         other = data.replace(train_pairs=[file])
-        assert TASKS["translation"].pin_data(other, None) == other
+        assert TranslationTask(other).pin_data(None) == other
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, output, tmp_path):

@@ -204,7 +204,7 @@ def test_the_command_needs_both_languages(m2m100, capsys):
 def test_programs_that_add_no_tokens_of_languages_are_refused(m2m100, tmp_path):
     tokenizers = load_tokenizers(m2m100 / "ours")
     with pytest.raises(ValueError, match="^needs language tokens in sources and targets"):
-        TranslationTask().adopt_tokenizers(*tokenizers)
+        TranslationTask.adopt_tokenizers(*tokenizers)
     pytest.importorskip("onnxscript", reason="needs ONNX: pip install '.[transformers_js]'")
     with pytest.raises(ValueError, match="^The tokenizer has language tokens"):
         export(m2m100 / "ours", tmp_path / "js", "transformers_js")

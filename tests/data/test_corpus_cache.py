@@ -12,12 +12,9 @@ from datasets import Dataset
 from vaswani_hf.data import corpus_cache, memory, tokenizer_training
 from vaswani_hf.data.batching import PairRows
 from vaswani_hf.data.corpus_cache import cached_digest, corpus_digest
-from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.translation import TranslationData, TranslationTask, TranslationTokenizer
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-load_corpus = TASKS["translation"].load_corpus
 
 TOKENIZER = TranslationTokenizer(vocab_size=263)
 
@@ -55,7 +52,7 @@ def run(tmp_path):
         folder = folder or tmp_path / f"run{next(runs)}"
         folder.mkdir(exist_ok=True)
         changed = data.replace(**changes)
-        return load_corpus(changed, tokenizer, 1, folder, new_tokenizers=True), folder
+        return TranslationTask(changed, tokenizer).load_corpus(folder, new_tokenizers=True), folder
 
     return load
 

@@ -24,8 +24,7 @@ from vaswani_hf.data.encoding import CorpusReport, PairEncoder, prepare_pairs
 from vaswani_hf.data.lines import MissingFileError, read_lines
 from vaswani_hf.data.loading import PairSource, load_pairs
 from vaswani_hf.model.errors_vaswani import InvalidValueError
-from vaswani_hf.tasks import TASKS
-from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
+from vaswani_hf.tasks.translation import TranslationData, TranslationTask, TranslationTokenizer
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -489,7 +488,7 @@ def section(folder: Path, **texts: list[tuple[str, str]]) -> TranslationData:
 def load(data: TranslationData, folder: Path, **tokenizer):
     """The corpus of a run with new tokenizers. By default, a token is a byte."""
     section = TranslationTokenizer(**{"vocab_size": 260} | tokenizer)
-    return TASKS["translation"].load_corpus(data, section, 1, folder, new_tokenizers=True)
+    return TranslationTask(data, section).load_corpus(folder, new_tokenizers=True)
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -603,4 +602,4 @@ def test_a_dataset_whose_card_is_damaged(tmp_path):
         f"the card (README.md) of the dataset '{folder}' must begin with YAML between two lines of ---, but the YAML is "
         "damaged; correct the card, or choose another `data.dataset_revision`."
     ):
-        TASKS["translation"].load_split(recipe.data, "train", 1)
+        recipe.make_task().load_split("train")

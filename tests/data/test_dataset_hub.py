@@ -18,10 +18,8 @@ from vaswani_hf.model.errors_vaswani import InvalidValueError
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.data_record import data_record
-from vaswani_hf.tasks import TASKS
+from vaswani_hf.tasks.translation import TranslationTask
 from vaswani_hf.training import train
-
-load_split = TASKS["translation"].load_split
 
 CARD = """---
 license: [cc-by-4.0]
@@ -131,7 +129,7 @@ def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, recipe):
     branch = dataset.commit(files(train_size=20), ref="exp/2")
     section = pinned(recipe, "--dataset_revision=exp/2")
     assert section.dataset_revision == branch
-    assert load_split(section, "train", 1).num_rows == 20
+    assert TranslationTask(section).load_split("train").num_rows == 20
     recorded = pinned(recipe, f"--dataset_revision={first}")
     assert recorded.dataset_revision == first
     assert pinned(recipe, f"--dataset_revision={first[:7]}", recorded).dataset_revision == first
@@ -202,7 +200,7 @@ def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, re
 
 def test_a_cached_dataset_of_the_hub_serves_offline(dataset, recipe, vaswani, monkeypatch):
     commit = dataset.head()
-    load_split(pinned(recipe), "train", 1)
+    TranslationTask(pinned(recipe)).load_split("train")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
 

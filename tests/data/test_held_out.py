@@ -8,9 +8,8 @@ import pytest
 from datasets import Dataset
 
 from vaswani_hf.data.held_out import hold_out
-from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.language_modeling import TextData
-from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
+from vaswani_hf.tasks.translation import TranslationData, TranslationTask, TranslationTokenizer
 
 PAIRS = [(f"source {number}", f"target {number}") for number in range(40)]
 SIZES = {"validation": 6, "test": 4}
@@ -77,7 +76,7 @@ def test_every_form_of_training_data_has_the_same_splits(written, form):
     data = TranslationData(**LANGUAGES, validation_size=6, test_size=4, num_proc=1, **keys)
     assert data.has_validation
     tokenizer = TranslationTokenizer(vocab_size=300)
-    found = TASKS["translation"].load_corpus(data, tokenizer, 1, written, new_tokenizers=True)
+    found = TranslationTask(data, tokenizer).load_corpus(written, new_tokenizers=True)
     expected = hold_out(dataset_of(PAIRS), SIZES)
     for split in ("train", "validation", "test"):
         assert texts_of(found.texts[split]) == texts_of(expected[split])

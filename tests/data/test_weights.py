@@ -11,10 +11,7 @@ from vaswani_hf.data.bpe_dropout import BpeDropout
 from vaswani_hf.data.columns import pair_corpora
 from vaswani_hf.data.corpus_cache import corpus_digest
 from vaswani_hf.data.weighted_corpora import WeightedPairs
-from vaswani_hf.tasks import TASKS
-from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
-
-load_corpus = TASKS["translation"].load_corpus
+from vaswani_hf.tasks.translation import TranslationData, TranslationTask, TranslationTokenizer
 
 SIZES, WEIGHTS = [40, 7, 30, 1, 12], [0.25, 2.5, 1, 0.1, 0]
 BUDGETS = (90, 80)
@@ -109,7 +106,7 @@ def load(tmp_path, monkeypatch):
 
     def load(dropout=0.0, **changes):
         section = TranslationTokenizer(vocab_size=300, bpe_dropout=dropout)
-        return load_corpus(data.replace(**changes), section, 1, tmp_path, new_tokenizers=True)
+        return TranslationTask(data.replace(**changes), section).load_corpus(tmp_path, new_tokenizers=True)
 
     return load
 

@@ -483,10 +483,11 @@ def test_the_first_test_texts_are_the_examples_of_the_card(numbers):
 
 def test_only_short_texts_of_data_that_may_be_shared_are_examples():
     sources = [" ", "a" * (LONGEST_EXAMPLE + 1), *"bcdefg"]
-    trainer = SimpleNamespace(corpus=SimpleNamespace(texts={"test": {"source": sources}}))
+    corpus = SimpleNamespace(texts={"test": {"source": sources}})
     for license, expected in {None: "", "unknown": "", "research-only": "", "cc-by-4.0": "bcdef"}.items():
-        data = SimpleNamespace(license=license, corpus=None)
-        assert _shareable_texts(trainer, data) == [*expected]
+        task = SimpleNamespace(data=SimpleNamespace(license=license, corpus=None))
+        trainer = SimpleNamespace(corpus=corpus, task=task)
+        assert _shareable_texts(trainer) == [*expected]
 
 
 def test_the_publisher_chooses_the_examples(tmp_path):

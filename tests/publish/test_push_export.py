@@ -71,11 +71,14 @@ def test_the_card_in_an_exported_folder_is_kept(hub, exported, vaswani):
 
 def test_a_wrong_push_of_an_export_is_one_sentence(hub, exported, vaswani):
     output, base_model, name = exported
-    before = hub.repository(base_model).head
+    before = hub.repository(base_model).head()
     # The repository of the checkpoint is refused even if `--base_model` names another repository.
     code, _, sentence = vaswani("push", output, base_model, "--base_model", "alice/parent")
     assert code == 2 and "must not be the repository of a checkpoint, but" in sentence
-    assert hub.repository(base_model).head == before
+    assert hub.repository(base_model).head() == before
+    # A pull request overwrites nothing.
+    assert vaswani("push", output, base_model, "--base_model", base_model, "--create_pr")[0] == 0
+    assert hub.repository(base_model).head() == before
     for words, expected, message in (
         ((), 1, "An export needs the repository of the model that was exported; push the checkpoint first,"),
         (("--license", "mit"), 2, "`--license` is for a checkpoint"),

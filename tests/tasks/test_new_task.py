@@ -46,28 +46,30 @@ class Summarization(TranslationTask):
         examples="texts with summaries",
     )
 
-    def validation_metrics(self, evaluation):
+    def validation_metrics(self):
         return tuple(self.metrics)
 
-    def score_outputs(self, outputs, targets, evaluation):
+    def score_outputs(self, outputs, targets):
         return words_and_lengths(outputs, targets)
 
-    def score_test_split(self, folder, test, data, evaluation, device):
+    def score_test_split(self, folder, test, device):
         translator = Translator.from_pretrained(str(folder), device=device)
         summaries = list(translator.translate(test["source"]))
         scores = words_and_lengths(summaries, test["target"]) | {"sentences": len(test)}
         lines = [f"test: Words {scores['words']:.2f}"]
         return Scores(scores, lines, "".join(f"{summary}\n" for summary in summaries))
 
-    def card_description(self, record, data):
+    @classmethod
+    def card_description(cls, record, data):
         return "An encoder-decoder Transformer that summarises texts."
 
-    def card_scores(self, test):
-        return [f"{title} {test[name]:.2f}" for name, title in self.metrics.items() if name in test]
+    @classmethod
+    def card_scores(cls, test):
+        return [f"{title} {test[name]:.2f}" for name, title in cls.metrics.items() if name in test]
 
 
 def test_a_class_and_an_entry_are_a_task(tmp_path, monkeypatch, capsys, vaswani):
-    monkeypatch.setitem(TASKS, "summarization", Summarization())
+    monkeypatch.setitem(TASKS, "summarization", Summarization)
     texts = [f"the {word} sleeps in the {word} garden" for word in ("dog", "cat", "bird")]
     rows = [{"text": text, "summary": f"{text.split()[1]} sleeps"} for text in texts]
     file = tmp_path / "pairs.jsonl"
@@ -102,7 +104,7 @@ def test_a_class_and_an_entry_are_a_task(tmp_path, monkeypatch, capsys, vaswani)
 
 
 def test_the_training_curve_shows_the_first_score_of_the_task(monkeypatch):
-    monkeypatch.setitem(TASKS, "summarization", Summarization())
+    monkeypatch.setitem(TASKS, "summarization", Summarization)
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
     scores = {"eval_loss": 1.5, "eval_words": 30.0, "eval_length": 40.0}

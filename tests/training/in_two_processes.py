@@ -12,7 +12,6 @@ from mortal_runs import forking_server, join_group
 
 import vaswani_hf.data.toy_corpora
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.processes import Processes
 from vaswani_hf.training.recipe_model import build_model
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
@@ -43,13 +42,12 @@ def validate(rank, folder) -> dict[str, float]:
     """The scores of an untrained model, by the recipe and tokenizers in the folder."""
     vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT = 20
     recipe = load_recipe(folder / "recipe.yaml", ["--validation_bleu", "true"])
-    task = TASKS[recipe.task]
-    corpus = task.load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
+    task = recipe.make_task()
+    corpus = task.load_corpus(folder, new_tokenizers=False)
     arguments = training_arguments(recipe.training, str(folder), 1, validates=True)
     trainer = VaswaniTrainer(
         corpus,
         recipe.training,
-        recipe.evaluation,
         task=task,
         model=build_model(recipe.model, task.model_class, corpus, recipe.decoding.settings(), recipe.seed),
         args=arguments,

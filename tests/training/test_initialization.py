@@ -14,7 +14,6 @@ from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.model.tokenizing_vaswani import tags_of
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.tasks import TASKS
 from vaswani_hf.training.recipe_model import build_model
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
@@ -135,14 +134,13 @@ def test_a_second_stage_may_ask_again_for_more_pieces_than_a_small_corpus_had(ru
 
 def test_a_trainer_freezes_parts_and_turns_gradient_checkpointing_on(finished):
     recipe = load_recipe(finished / "recipe.yaml", is_recorded=True)
-    task = TASKS[recipe.task]
-    corpus = task.load_corpus(recipe.data, recipe.tokenizer, recipe.seed, finished, new_tokenizers=False)
+    task = recipe.make_task()
+    corpus = task.load_corpus(finished, new_tokenizers=False)
     frozen = ["encoder.layers", "model.decoder.layers.0.self_attn", "lm_head"]
     training = recipe.training.replace(frozen=frozen, gradient_checkpointing=True)
     trainer = VaswaniTrainer(
         corpus,
         training,
-        recipe.evaluation,
         task=task,
         model=build_model(recipe.model, task.model_class, corpus, {}, recipe.seed),
         args=training_arguments(training, str(finished), recipe.seed, validates=False),

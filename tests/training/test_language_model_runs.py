@@ -18,7 +18,6 @@ from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.data.tokenizer_training import SENTENCE, with_form
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
-from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.language_modeling import (
     CausalLanguageModelingTask,
     MaskedLanguageModelingTask,
@@ -116,9 +115,7 @@ def test_a_broken_run_ends_as_if_it_had_not_been(trained, run_task, before_metho
 @tasks
 def test_each_token_of_a_text_is_counted_once(tmp_path, task):
     recipe = load_recipe(write_text_recipe(tmp_path, task))
-    corpus = TASKS[task].load_corpus(
-        recipe.data, recipe.tokenizer, recipe.seed, tmp_path, new_tokenizers=True
-    )
+    corpus = recipe.make_task().load_corpus(tmp_path, new_tokenizers=True)
     assert corpus.count_train_tokens() == sum(map(len, corpus.train["input_ids"]))
 
 

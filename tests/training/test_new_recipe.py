@@ -24,7 +24,7 @@ def test_each_size_of_corpus_has_a_recipe_that_loads(
     corpus = new_recipe._Corpus(num_pairs, 20_000, vocabulary, tokens, tokens, 12, 64, 0.001, 9.0)
     monkeypatch.setattr(new_recipe, "_survey", lambda pairs, largest: corpus)
     monkeypatch.setattr(new_recipe, "measure_speed", lambda *args: (1e4, "a machine"))
-    monkeypatch.setattr(type(new_recipe.TASKS["translation"]), "load_split", lambda *args: range(num_pairs))
+    monkeypatch.setattr(new_recipe.TranslationTask, "load_split", lambda *args: range(num_pairs))
     data = {"source_language": "en", "target_language": "no", "train_source": "a.en", "train_target": "a.no"}
     text, summary = write_new_recipe(data, "checkpoints/a", 1.0)
     recipe = make_recipe(yaml.safe_load(text))

@@ -13,12 +13,13 @@ from tokenizers.processors import TemplateProcessing
 from transformers import set_seed
 
 from vaswani_hf import VaswaniForSeq2SeqLM
-from vaswani_hf.evaluation.evaluate import evaluate, negative_log_likelihood, perplexity
+from vaswani_hf.evaluation.evaluate import evaluate, perplexity
 from vaswani_hf.model.backend_vaswani import Hypothesis, PyTorchBackend
 from vaswani_hf.model.inputs_vaswani import TranslationOptions
 from vaswani_hf.model.requests_vaswani import Request
 from vaswani_hf.model.segment_search_vaswani import batches_by_length
 from vaswani_hf.model.tokenizing_vaswani import tags_of
+from vaswani_hf.training.validation import negative_log_likelihood
 from vaswani_hf.translation import Translator
 
 LINES = ["one two three", "", "four five three two one four five three", "two", "   ", "three one"]

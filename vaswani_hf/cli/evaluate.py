@@ -391,8 +391,8 @@ def _metrics(scoring: _Scoring, system: str) -> tuple[Mapping[str, str], Callabl
     recipe = scoring.recipes.get(system)
     if recipe is None or scoring.options["split_compounds"]:
         return TASKS["translation"].metrics, partial(score_translations, **scoring.options)
-    task = TASKS[recipe.task]
-    return task.metrics, partial(task.score_outputs, evaluation=recipe.evaluation.replace(**scoring.given))
+    task = recipe.replace(evaluation=recipe.evaluation.replace(**scoring.given)).make_task()
+    return task.metrics, task.score_outputs
 
 
 def _read_test_set(options: EvaluateOptions) -> "TestSet":

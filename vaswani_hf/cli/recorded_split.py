@@ -17,21 +17,12 @@ def recorded_test_set(recipe: Any, option: str, remedy: str) -> NamedTestSet:
     """Return the test split of a recipe. If the split cannot be read, the error message tells the user to
     give the option `option`, and ends with the text `remedy`.
     """
-    from ..data.held_out import hold_out
-    from ..data.splits import explain_split_errors
     from ..recipe.data_record import data_record
-    from ..tasks import TASKS
 
     if recipe is None:
         raise InvalidValueError(f"`{option}` must be given, because the checkpoint has no recipe; {remedy}.")
-    load_split = TASKS[recipe.task].load_split
     try:
-        with explain_split_errors("test"):
-            test: Any = load_split(recipe.data, "test", recipe.seed)
-        if "test" in recipe.data.held_out_sizes:
-            with explain_split_errors("train"):
-                train: Any = load_split(recipe.data, "train", recipe.seed)
-            test = hold_out(train, recipe.data.held_out_sizes)["test"]
+        test = recipe.make_task().load_texts("test")
     except ValueError as error:
         raise InvalidValueError(
             f"`{option}` must be given, because the test set of the recipe cannot be read ({error}); "

@@ -17,6 +17,7 @@ import torch
 
 from ..checkpoint.files import CHECKPOINT_FILES
 from ..checkpoint.loading import checkpoint_folder
+from ..evaluation.bleu import score_translations
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import SearchSettings, TranslationOptions
@@ -27,7 +28,7 @@ from ..model.tokenizing_vaswani import TOKENIZING
 from ..processor import processor_name
 from ..publish.certificate import Certificate, CertificateRow, hashes_of_weights
 from ..settings.names import alternatives
-from ..tasks.translation import TranslationEvaluation, TranslationTask
+from ..tasks.translation import TranslationEvaluation
 from ..translation.translator import Translator
 from ..version import __version__, are_installed, install_command
 from .comparison import TOLERANCE, largest_difference_of_rows
@@ -142,7 +143,7 @@ class _Certification:
     ):
         self.folder = folder
         self.sources = [source.strip() for source in sources]
-        self.references = list(references)
+        self.references = [reference.strip() for reference in references]
         self.evaluation = evaluation
         self.engine = _Checkpoint(folder)
         self.num_beams = num_beams or self.engine.translator.setting("num_beams")
@@ -303,7 +304,13 @@ class _Certification:
         return row
 
     def _bleu(self, translations: list[str]) -> float:
-        return TranslationTask().score_outputs(translations, self.references, self.evaluation)["bleu"]
+        scores: dict[str, Any] = score_translations(
+            translations,
+            self.references,
+            tokenize=self.evaluation.tokenize,
+            lowercase=self.evaluation.lowercase,
+        )
+        return scores["bleu"]
 
 
 def missing_libraries(entry: ExportFormat) -> str | None:

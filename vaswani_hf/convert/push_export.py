@@ -52,7 +52,9 @@ def push_export(
         validate_repo_id(repository)
         to = Destination(repository, private, revision=revision, create_pr=create_pr, tag=tag, token=token)
         to = check_destination(to)
-        _refuse_checkpoint(to)
+        if not to.is_pull_request:
+            # An open pull request overwrites nothing.
+            _refuse_checkpoint(to)
         staged = Path(name)
         for path in sorted(folder.rglob("*")):
             if path.is_file() and path.name != CARD_FILE:

@@ -1,40 +1,14 @@
-"""Loads the training, validation and test split of a run, and refuses splits without usable sentence
-pairs.
-"""
+"""Refuses splits without usable sentence pairs, and names the split in an error message."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 
 from ..model.errors_vaswani import InvalidValueError
-from ..settings.data import SPLITS, DataSettings
+from ..settings.data import DataSettings
 from .encoding import CHARACTERS_PER_TOKEN, character_limit, has_too_many_characters
-from .held_out import hold_out
-
-
-def load_splits(
-    load_split: Callable[[Any, str, int], Dataset | IterableDataset | None],
-    check_split: Callable[[Dataset, Any, str], None],
-    data: DataSettings,
-    seed: int,
-) -> dict[str, Any]:
-    """Load the texts of each split (None for a missing split). Call `check_split` for each split that is a
-    `Dataset`.
-    """
-    texts: dict[str, Any] = {}
-    for split in SPLITS:
-        with explain_split_errors(split):
-            texts[split] = load_split(data, split, seed)
-    if data.held_out_sizes:
-        texts |= hold_out(texts["train"], data.held_out_sizes)
-    for split, pairs in texts.items():
-        if isinstance(pairs, Dataset):
-            with explain_split_errors(split):
-                check_split(pairs, data, split)
-    return texts
 
 
 @contextmanager

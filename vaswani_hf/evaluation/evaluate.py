@@ -4,18 +4,14 @@ references.
 
 import math
 import time
-from collections.abc import Iterable
 from typing import Any
 
-import torch
-from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..checkpoint.results import JsonObject
 from ..model.backend_vaswani import Hypothesis, language_token
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
-from ..model.loss_vaswani import IGNORED_LABEL
 from ..model.segment_search_vaswani import batches_by_length
 from ..model.tokenizing_vaswani import TOKENIZING
 from ..model.translations_vaswani import Translation
@@ -40,27 +36,6 @@ class Measurements(JsonObject):
     sentences: int
     seconds: float | None = None
     sentences_per_second: float | None = None
-
-
-@torch.inference_mode()
-def negative_log_likelihood(
-    model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
-) -> tuple[float, int]:
-    """Return the total negative log-likelihood of all labels in nats, without label smoothing, and the number
-    of labels. The model runs in eval mode. Afterwards, the function restores the previous mode (train or
-    eval).
-    """
-    was_training = model.training
-    model.eval()
-    total, tokens = 0.0, 0
-    try:
-        for batch in batches:
-            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            total += model(**batch, num_items_in_batch=1).loss.item()
-            tokens += int((batch["labels"] != IGNORED_LABEL).sum())
-    finally:
-        model.train(was_training)
-    return total, tokens
 
 
 def perplexity(loss: float) -> float:

@@ -69,7 +69,7 @@ class CardContext:
     version: str = __version__
     """The version of the package."""
 
-    task: Task
+    task: type[Task]
     """The task of the model."""
     words: CardWords
     """The texts of the card that depend only on the task."""
@@ -207,7 +207,7 @@ def _scores(results: Results) -> dict[str, Any]:
     return results.test.as_json() if results.test else {}
 
 
-def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> Task:
+def _task_of(folder: Path, recipe: Recipe | None, test: dict[str, Any]) -> type[Task]:
     """Return the task in the recipe. Without a recipe, choose the task by the model type in config.json and
     by the names of the scores in `test`. Raise an error if `test` has only some of the scores of the task.
     """

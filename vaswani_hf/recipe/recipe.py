@@ -54,6 +54,10 @@ class Recipe(Settings):
         """The output folder of the run: the key `output_dir` as a path."""
         return Path(self.output_dir)
 
+    def make_task(self) -> Task:
+        """Return the task of the run, with the sections of the recipe that the task reads."""
+        return TASKS[self.task](self.data, self.tokenizer, self.evaluation, seed=self.seed)
+
     def to_yaml(self) -> str:
         """Return the recipe as YAML that `load_recipe` can read, with all keys of its task."""
         return as_yaml(self._content())
@@ -104,7 +108,7 @@ class Recipe(Settings):
         if regularizer is not None:
             regularizer.check(self.training, self.model)
         metric = self.training.metric_for_best_model
-        metrics = ("loss", *TASKS[self.task].validation_metrics(self.evaluation))
+        metrics = ("loss", *self.make_task().validation_metrics())
         if metric not in metrics:
             raise InvalidValueError(
                 "`training.metric_for_best_model` must be a score that the validation computes "
@@ -147,7 +151,7 @@ def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return values
 
 
-def _sections_of(task: Task) -> dict[str, type[Settings]]:
+def _sections_of(task: type[Task]) -> dict[str, type[Settings]]:
     """Map the name of each section of a recipe to the settings class that the task uses."""
     return {
         "data": task.data_settings,
@@ -168,7 +172,7 @@ _REQUIRED_SECTIONS = ("data", "training")
 
 
 @cache
-def recipe_class(task: Task) -> type[Recipe]:
+def recipe_class(task: type[Task]) -> type[Recipe]:
     """Return the subclass of `Recipe` for a task."""
     help_of_task = Recipe.model_fields["task"].description
     fields: dict[str, Any] = {"task": (Literal[task.name], Field("translation", description=help_of_task))}

@@ -1,5 +1,5 @@
-"""Defines the table `TASKS`, which maps the name of each task to a task object. For example,
-`TASKS["translation"]` is an object of the class `TranslationTask` in translation.py.
+"""Defines the table `TASKS`, which maps the name of each task to the class of the task. For example,
+`TASKS["translation"]` is the class `TranslationTask` in translation.py.
 """
 
 from .base import CardWords, Scores, Task
@@ -7,14 +7,9 @@ from .language_modeling import CausalLanguageModelingTask, MaskedLanguageModelin
 from .parsing import ParsingTask
 from .translation import TranslationTask
 
-TASKS: dict[str, Task] = {
+TASKS: dict[str, type[Task]] = {
     task.name: task
-    for task in (
-        TranslationTask(),
-        CausalLanguageModelingTask(),
-        MaskedLanguageModelingTask(),
-        ParsingTask(),
-    )
+    for task in (TranslationTask, CausalLanguageModelingTask, MaskedLanguageModelingTask, ParsingTask)
 }
 
 __all__ = ["TASKS", "CardWords", "Scores", "Task"]

@@ -15,11 +15,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.results import DataRecord, ExampleRecord
 from ..checkpoint.tokenizers import Tokenizers, load_tokenizers
-from ..data.corpus import Corpus
-from ..data.splits import load_splits
+from ..data.batching import PairCollator
+from ..data.corpus import Corpus, encode_corpus
+from ..data.held_out import hold_out
+from ..data.splits import explain_split_errors, refuse_unusable
 from ..data.tokenizer_training import write_tokenizers
 from ..settings.base import Settings
-from ..settings.data import DataSettings
+from ..settings.data import SPLITS, DataSettings
 from ..settings.sections import DecodingSettings, EvaluationSettings, TokenizerSettings
 
 BOTH_STACKS = ("encoder", "decoder")
@@ -90,9 +92,11 @@ def language_of(record: DataRecord) -> str:
 class Task(ABC):
     """Base class of the tasks that a model can be trained for, such as translation and parsing.
 
+    A class of a task describes the task. An object of the class is the task of one run, and contains the
+    seed and the sections of the recipe that the methods read. The class methods need no recipe.
+
     The method `pin_data` of this class is for a task without a dataset on the Hub. If a task does not
-    override the methods for the validation, a validation computes only the loss and the perplexity. The
-    arguments `data`, `tokenizer` and `evaluation` of the methods are sections of a recipe.
+    override the methods for the validation, a validation computes only the loss and the perplexity.
 
     Attributes:
         name: The value of the key `task` of a recipe.
@@ -105,6 +109,11 @@ class Task(ABC):
         test_scores: The names of the test scores for the model card. If results.json has the first score in
             `test_scores`, results.json must have all scores in `test_scores`.
         card_words: The texts of the model card that are equal for all models of the task.
+        unusable: The end of the error message about a split without usable examples. `{count}` stands for the
+            number of examples.
+        data, tokenizer, evaluation: Sections of the recipe. By default, all values of the sections
+            `tokenizer` and `evaluation` are default values.
+        seed: The seed in the recipe.
     """
 
     name: str
@@ -118,103 +127,130 @@ class Task(ABC):
     metrics: dict[str, str]
     test_scores: tuple[str, ...] = ()
     card_words: CardWords
+    unusable: str
 
-    def pin_data(self, data: Any, earlier: Any | None) -> Any:
+    def __init__(self, data: Any, tokenizer: Any = None, evaluation: Any = None, *, seed: int = 1):
+        self.data = data
+        self.tokenizer = tokenizer or self.tokenizer_settings()
+        self.evaluation = evaluation or self.evaluation_settings()
+        self.seed = seed
+
+    def pin_data(self, earlier: Any | None) -> Any:
         """Return the section `data` with additional values, such as the commit of a dataset on the Hub.
         `earlier` is the section `data` in the saved recipe of the resumed run, or None for a new run.
         """
-        return data
+        return self.data
 
     @abstractmethod
-    def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
+    def load_split(self, split: str) -> Dataset | IterableDataset | None:
         """Return the split "train", "validation" or "test" with the columns `source` and `target`, or None if
         the recipe names no data for the split. If the corpora have weights, the column `corpus` has the index
         of the corpus.
         """
 
-    def load_corpus(
-        self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
-    ) -> Corpus:
+    def load_texts(self, split: str) -> Any:
+        """Return the texts of one split, after the validation and test examples have been taken out of the
+        training data (see `hold_out`). The texts are not checked.
+        """
+        sizes = self.data.held_out_sizes
+        whole = "train" if split in sizes else split
+        with explain_split_errors(whole):
+            texts: Any = self.load_split(whole)
+        return hold_out(texts, sizes)[split] if sizes and whole == "train" else texts
+
+    def load_splits(self) -> dict[str, Any]:
+        """Load the texts of each split (None for a missing split). Call `check_split` for each split that is
+        a `Dataset`.
+        """
+        texts: dict[str, Any] = {}
+        for split in SPLITS:
+            with explain_split_errors(split):
+                texts[split] = self.load_split(split)
+        if self.data.held_out_sizes:
+            texts |= hold_out(texts["train"], self.data.held_out_sizes)
+        for split, pairs in texts.items():
+            if isinstance(pairs, Dataset):
+                with explain_split_errors(split):
+                    self.check_split(pairs, split)
+        return texts
+
+    def load_corpus(self, folder: Path, *, new_tokenizers: bool) -> Corpus:
         """Load and encode the corpus. If `new_tokenizers` is true, first train the tokenizers, and write the
         tokenizers into `folder`.
         """
-        texts = load_splits(self.load_split, self.check_split, data, seed)
+        data = self.data
+        texts = self.load_splits()
         if new_tokenizers:
-            train = partial(self.train_tokenizers, tokenizer, texts["train"], data)
+            train = partial(self.train_tokenizers, texts["train"])
             write_tokenizers(
-                train, tokenizer, texts["train"], data.max_length, folder, task=self.name, tags=data.tags
+                train, self.tokenizer, texts["train"], data.max_length, folder, task=self.name, tags=data.tags
             )
-        return self.make_corpus(texts, load_tokenizers(folder), data, tokenizer, seed)
+        return self.make_corpus(texts, load_tokenizers(folder))
 
-    @abstractmethod
-    def check_split(self, texts: Dataset, data: Any, split: str) -> None:
+    def check_split(self, texts: Dataset, split: str) -> None:
         """Raise an error if no example of a split can be used."""
+        refuse_unusable(texts, self.data, split, self.unusable.format(count=len(texts)))
 
     @abstractmethod
-    def train_tokenizers(self, section: Any, texts: Dataset | IterableDataset, data: Any) -> Tokenizers:
-        """Train the source and the target tokenizer on the training split `texts`. `section` is the section
-        `tokenizer`.
-        """
+    def train_tokenizers(self, texts: Dataset | IterableDataset) -> Tokenizers:
+        """Train the source and the target tokenizer on the training split `texts`."""
 
-    @abstractmethod
-    def make_corpus(
-        self, texts: dict[str, Any], tokenizers: Tokenizers, data: Any, section: Any, seed: int
-    ) -> Corpus:
-        """Encode the splits in `texts`. `section` is the section `tokenizer`."""
+    def make_corpus(self, texts: dict[str, Any], tokenizers: Tokenizers) -> Corpus:
+        """Encode the splits in `texts`."""
+        collator = PairCollator(tokenizers[0].pad_token_id)
+        return encode_corpus(texts, tokenizers, self.data, collator, collator)
 
+    @classmethod
     @abstractmethod
-    def adopt_tokenizers(
-        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
-    ) -> Tokenizers:
+    def adopt_tokenizers(cls, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> Tokenizers:
         """Convert the tokenizers of another model to tokenizers of the task. Raise a ValueError if the task
         cannot use the tokenizers.
         """
 
-    def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
+    def validation_metrics(self) -> tuple[str, ...]:
         """Return the names of the validation scores, without the loss and the perplexity. The training curve
         shows the first score in `validation_metrics`.
         """
         return ()
 
-    def validation_outputs(
-        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
-    ) -> list[str]:
+    def validation_outputs(self, model: PreTrainedModel, corpus: Corpus, sources: list[str]) -> list[str]:
         """Return the outputs of the model for source texts of the validation split. In a run with several
         processes, each process calls `validation_outputs` with a part of the texts.
         """
         return []
 
-    def score_outputs(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, Any]:
+    def score_outputs(self, outputs: list[str], targets: list[str]) -> dict[str, Any]:
         """Compare the outputs with the correct targets. Return the value of each score by name.
 
         A run logs only the scores in `validation_metrics`. `vaswani evaluate` prints only the scores in
         `metrics`. The options `--tokenize` and `--lowercase` of `vaswani evaluate` replace values of
-        `evaluation`.
+        the section `evaluation`.
         """
         return {}
 
     @abstractmethod
-    def score_test_split(
-        self, folder: Path, test: Dataset, data: Any, evaluation: Any, device: str
-    ) -> Scores:
+    def score_test_split(self, folder: Path, test: Dataset, device: str) -> Scores:
         """Return the scores of the checkpoint in `folder` on the test split."""
 
     def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[ExampleRecord]:
         """Return each text in `texts` with the output of the model, for the examples of the model card."""
         return []
 
+    @classmethod
     @abstractmethod
-    def card_description(self, record: DataRecord, data: Any | None) -> str:
+    def card_description(cls, record: DataRecord, data: Any | None) -> str:
         """Return the first sentences of the model card: what the model is, and what the model does. `record`
         describes the data of the run. `data` is None if there is no recipe.
         """
 
+    @classmethod
     @abstractmethod
-    def card_example(self, record: DataRecord, data: Any | None) -> str:
+    def card_example(cls, record: DataRecord, data: Any | None) -> str:
         """Return an input for the code in the model card. The arguments are those of `card_description`."""
 
+    @classmethod
     @abstractmethod
-    def card_scores(self, test: dict[str, Any]) -> list[str]:
+    def card_scores(cls, test: dict[str, Any]) -> list[str]:
         """Return the scores on the test split as lines of the model card. `test` contains the scores in
         results.json, and is empty if the model was not scored.
         """

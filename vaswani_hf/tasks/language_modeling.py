@@ -10,7 +10,6 @@ import time
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,12 +26,10 @@ from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_fo
 from ..checkpoint.results import DataRecord, JsonObject
 from ..checkpoint.tokenizers import Tokenizers, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
-from ..data.columns import pair_lengths
-from ..data.corpus import Corpus
+from ..data.corpus import Corpus, encode_corpus
 from ..data.dataset_hub import pin_dataset
 from ..data.lines import read_lines
-from ..data.loading import PairSource, load_pairs, load_recipe_split, weights_of_corpora
-from ..data.splits import refuse_unusable
+from ..data.loading import PairSource, load_pairs, load_recipe_split
 from ..data.tokenizer_training import TextForm, train_on_sides, with_form
 from ..data.toy_corpora import number_split
 from ..evaluation.evaluate import perplexity
@@ -43,7 +40,7 @@ from ..model.segment_search_vaswani import batches_by_length
 from ..model.tokenizing_vaswani import TOKENIZING
 from ..settings.data import CorpusData, Files
 from ..settings.keys import recipe_key
-from ..settings.sections import EvaluationSettings, NoDecoding, TokenizerSettings
+from ..settings.sections import NoDecoding, TokenizerSettings
 from ..translation.translator import checked_device
 from .base import PAPER, CardWords, Scores, Task, language_of
 
@@ -89,23 +86,6 @@ class TextTokenizer(TokenizerSettings):
     """The section `tokenizer` of a recipe for language modelling: one tokenizer for all texts."""
 
 
-@dataclass(kw_only=True)
-class TextCorpus(Corpus):
-    """A corpus of texts. Source and target of each pair are the same text, and each text is encoded once."""
-
-    # The tokenizer that encodes texts for training. For a causal language model, `text_tokenizer` also ends
-    # each text with `</s>`, and `source_tokenizer` does not.
-    text_tokenizer: PreTrainedTokenizerFast
-
-    @property
-    def encoding_tokenizers(self) -> tuple[PreTrainedTokenizerFast, None]:
-        return self.text_tokenizer, None
-
-    def count_train_tokens(self) -> int:
-        _, lengths = pair_lengths(self.train)
-        return int(lengths.sum())
-
-
 def _card_words(hub_task: str, task_name: str, scored_how: str = "") -> CardWords:
     """Return the texts of the model cards of a task. `hub_task` is the name of the task on the Hub and in
     `pipeline`.
@@ -141,6 +121,8 @@ class LanguageModelingTask(Task):
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     test_scores = ("perplexity", "accuracy")
+    unusable = "must hold text, but each of its {count:,} texts is empty."
+    data: TextData
     # Describes which special tokens the tokenizer of the task adds to a text, and whether the tokenizer adds
     # a space before the text.
     form: TextForm
@@ -150,93 +132,83 @@ class LanguageModelingTask(Task):
     # (`data.corpus`), the second for any other model.
     examples: tuple[str, str]
 
-    def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    @staticmethod
+    def training_encoder(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         """Return the tokenizer that encodes texts for training and for scoring."""
         return tokenizer
 
+    @staticmethod
     @abstractmethod
-    def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
+    def collator(tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         """Return the collator that pads texts and sets labels. `seed` determines which tokens are masked."""
 
-    def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    @staticmethod
+    def predictions(labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the labels, and the logits that predict the labels. Causal models predict the next token."""
         return labels, logits
 
-    def pin_data(self, data: TextData, earlier: TextData | None) -> TextData:
-        return pin_dataset(data, earlier)
+    def pin_data(self, earlier: TextData | None) -> TextData:
+        return pin_dataset(self.data, earlier)
 
-    def load_split(self, data: TextData, split: str, seed: int) -> Dataset | IterableDataset | None:
+    def load_split(self, split: str) -> Dataset | IterableDataset | None:
+        data = self.data
         if data.corpus:
-            numbers = number_split(data.numbers_train_size, seed, split)
+            numbers = number_split(data.numbers_train_size, self.seed, split)
             texts = [f"{pair['source']} = {pair['target']}" for pair in numbers]
             rows = [{"source": text, "target": text} for text in texts]
             return load_pairs(PairSource(dataset=rows, streaming=data.streaming and split == "train"))
         return load_recipe_split(data, split, (data.text_column, data.text_column))
 
-    def check_split(self, texts: Dataset, data: TextData, split: str) -> None:
-        fault = f"must hold text, but each of its {len(texts):,} texts is empty."
-        refuse_unusable(texts, data, split, fault)
-
-    def train_tokenizers(
-        self, section: TokenizerSettings, texts: Dataset | IterableDataset, data: TextData
-    ) -> Tokenizers:
-        tokenizer = train_on_sides(section, texts, ("source",), data.max_length, form=self.form)
+    def train_tokenizers(self, texts: Dataset | IterableDataset) -> Tokenizers:
+        length = self.data.max_length
+        tokenizer = train_on_sides(self.tokenizer, texts, ("source",), length, form=self.form)
         return tokenizer, tokenizer
 
-    def make_corpus(
-        self,
-        texts: dict[str, Any],
-        tokenizers: Tokenizers,
-        data: TextData,
-        section: TokenizerSettings,
-        seed: int,
-    ) -> Corpus:
+    def make_corpus(self, texts: dict[str, Any], tokenizers: Tokenizers) -> Corpus:
         own, _ = tokenizers
-        return TextCorpus(
-            texts=texts,
-            source_tokenizer=own,
-            target_tokenizer=own,
-            train_collator=self.collator(own, seed),
-            validation_collator=self.collator(own, 0),
-            max_length=data.max_length,
-            num_proc=data.num_proc,
-            seed=seed,
+        return encode_corpus(
+            texts,
+            (own, own),
+            self.data,
+            self.collator(own, self.seed),
+            self.collator(own, 0),
             text_tokenizer=self.training_encoder(own),
-            corpora=weights_of_corpora(data),
+            weights=self.data.train_weights,
+            seed=self.seed,
         )
 
-    def adopt_tokenizers(
-        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
-    ) -> Tokenizers:
+    @classmethod
+    def adopt_tokenizers(cls, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> Tokenizers:
         # If a causal language model starts from the decoder of a translation model, use the target tokenizer,
         # because the decoder was trained on the target language.
-        tokenizer = target if self.stacks == ("decoder",) else source
+        tokenizer = target if cls.stacks == ("decoder",) else source
         if is_tree_tokenizer(tokenizer):
             raise ValueError("is a parser with a target vocabulary of trees")
-        own = with_form(tokenizer, self.form)
+        own = with_form(tokenizer, cls.form)
         return own, own
 
-    def score_test_split(
-        self, folder: Path, test: Dataset, data: TextData, evaluation: EvaluationSettings, device: str
-    ) -> Scores:
+    def score_test_split(self, folder: Path, test: Dataset, device: str) -> Scores:
         model = load_model(folder, kinds=LANGUAGE_MODELS).to(device)
         tokenizer, _ = load_tokenizers(folder)
         scores = evaluate_texts(
-            model, tokenizer, test["source"], tokens_per_batch=evaluation.tokens_per_batch
+            model, tokenizer, test["source"], tokens_per_batch=self.evaluation.tokens_per_batch
         )
         line = f"test: perplexity {scores.perplexity:.3f} · accuracy {scores.accuracy:.2f} %"
         if scores.bits_per_byte is not None:
             line += f" · {scores.bits_per_byte:.4f} bits per byte"
         return Scores(scores.as_json(), [line])
 
-    def card_description(self, record: DataRecord, data: TextData | None) -> str:
-        return self.description.format(language=language_of(record))
+    @classmethod
+    def card_description(cls, record: DataRecord, data: TextData | None) -> str:
+        return cls.description.format(language=language_of(record))
 
-    def card_example(self, record: DataRecord, data: TextData | None) -> str:
-        example_of_numbers, example = self.examples
+    @classmethod
+    def card_example(cls, record: DataRecord, data: TextData | None) -> str:
+        example_of_numbers, example = cls.examples
         return example_of_numbers if data is not None and data.corpus else example
 
-    def card_scores(self, test: dict[str, Any]) -> list[str]:
+    @classmethod
+    def card_scores(cls, test: dict[str, Any]) -> list[str]:
         lines = []
         if test.get("perplexity") is not None:
             lines += [f"perplexity {test['perplexity']:.3f} per token", f"accuracy {test['accuracy']:.2f} %"]
@@ -259,7 +231,8 @@ class CausalLanguageModelingTask(LanguageModelingTask):
     )
     examples = ("twenty-three =", "This is a")
 
-    def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    @staticmethod
+    def training_encoder(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         """Return a copy of the tokenizer that adds `</s>`, so that the model learns to end texts."""
         closed = copy.deepcopy(tokenizer)
         begin, end = tokenizer.bos_token, tokenizer.eos_token
@@ -269,10 +242,12 @@ class CausalLanguageModelingTask(LanguageModelingTask):
         )
         return closed
 
-    def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
+    @staticmethod
+    def collator(tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         return CausalCollator(tokenizer.pad_token_id)
 
-    def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    @staticmethod
+    def predictions(labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         return labels[:, 1:], logits[:, :-1]
 
 
@@ -294,7 +269,8 @@ class MaskedLanguageModelingTask(LanguageModelingTask):
     )
     examples = ("twenty-<mask> = dreiundzwanzig", "This is a <mask>.")
 
-    def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
+    @staticmethod
+    def collator(tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         return MaskingCollator(tokenizer, seed)
 
 
@@ -352,10 +328,8 @@ class MaskingCollator(TextCollator):
         return ids, labels
 
 
-def _task_of(model: PreTrainedModel) -> LanguageModelingTask:
-    if isinstance(model, VaswaniForCausalLM):
-        return CausalLanguageModelingTask()
-    return MaskedLanguageModelingTask()
+def _task_of(model: PreTrainedModel) -> type[LanguageModelingTask]:
+    return CausalLanguageModelingTask if isinstance(model, VaswaniForCausalLM) else MaskedLanguageModelingTask
 
 
 class TextScores(JsonObject):
@@ -426,13 +400,13 @@ def evaluate_texts(
         texts=num_texts,
         seconds=time.perf_counter() - start,
     )
-    if isinstance(task, CausalLanguageModelingTask):
+    if isinstance(model, VaswaniForCausalLM):
         scores.bits_per_byte = nats / math.log(2) / num_bytes
     return scores
 
 
 def _batches(
-    task: LanguageModelingTask,
+    task: type[LanguageModelingTask],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     texts: list[str],

@@ -16,11 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from ..checkpoint.files import TREES_FILE
 from ..checkpoint.results import DataRecord
 from ..checkpoint.tokenizers import TREE_MARK, Tokenizers, is_tree_tokenizer
-from ..data.batching import PairCollator
-from ..data.corpus import Corpus
 from ..data.corpus_cache import explain_cache_errors
 from ..data.loading import PairSource, dataset_of_generator, load_pairs
-from ..data.splits import refuse_unusable
 from ..data.tokenizer_training import (
     SPECIAL_TOKENS,
     train_on_sides,
@@ -34,7 +31,7 @@ from ..parsing.bracketing import evaluate_parser, trees_as_lines
 from ..parsing.parser import Parser
 from ..settings.data import DataSettings, Files
 from ..settings.keys import recipe_key
-from ..settings.sections import EvaluationSettings, TokenizerSettings
+from ..settings.sections import TokenizerSettings
 from ..version import __version__
 from .base import PAPER, CardWords, Scores, Task, language_of
 
@@ -117,76 +114,51 @@ class ParsingTask(Task):
         scored_how="The scores compare labelled brackets by the rules of evalb.",
         examples="trees",
     )
+    unusable = "must hold a tree with words, but none of its {count:,} trees has words."
+    data: TreebankData
 
-    def load_split(self, data: TreebankData, split: str, seed: int) -> Dataset | None:
-        if data.corpus:
-            trees = tree_split(data.trees_train_size, seed, split)
+    def load_split(self, split: str) -> Dataset | None:
+        if self.data.corpus:
+            trees = tree_split(self.data.trees_train_size, self.seed, split)
             return load_pairs(PairSource(dataset=[_pair_of(tree) for tree in trees]))
-        files = data.listed(f"{split}_trees")
+        files = self.data.listed(f"{split}_trees")
         return load_treebank(files) if files else None
 
-    def check_split(self, texts: Dataset, data: TreebankData, split: str) -> None:
-        fault = f"must hold a tree with words, but none of its {len(texts):,} trees has words."
-        refuse_unusable(texts, data, split, fault)
-
-    def train_tokenizers(
-        self, section: TokenizerSettings, texts: Dataset | IterableDataset, data: TreebankData
-    ) -> Tokenizers:
+    def train_tokenizers(self, texts: Dataset | IterableDataset) -> Tokenizers:
         """Train a BPE tokenizer for the sentences, and build a tokenizer with the symbols of the trees."""
-        length = data.max_length
+        length = self.data.max_length
         trees = training_texts(texts, ("target",), length)
-        return train_on_sides(section, texts, ("source",), length), train_tree_tokenizer(trees, length)
+        return train_on_sides(self.tokenizer, texts, ("source",), length), train_tree_tokenizer(trees, length)
 
-    def make_corpus(
-        self,
-        texts: dict[str, Any],
-        tokenizers: Tokenizers,
-        data: TreebankData,
-        section: TokenizerSettings,
-        seed: int,
-    ) -> Corpus:
-        source_tokenizer, target_tokenizer = tokenizers
-        collator = PairCollator(source_tokenizer.pad_token_id)
-        return Corpus(
-            texts=texts,
-            source_tokenizer=source_tokenizer,
-            target_tokenizer=target_tokenizer,
-            train_collator=collator,
-            validation_collator=collator,
-            max_length=data.max_length,
-            num_proc=data.num_proc,
-            seed=seed,
-        )
-
-    def adopt_tokenizers(
-        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
-    ) -> Tokenizers:
+    @classmethod
+    def adopt_tokenizers(cls, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> Tokenizers:
         if not is_tree_tokenizer(target):
             raise ValueError("has no target vocabulary of trees")
         return source, target
 
-    def score_test_split(
-        self, folder: Path, test: Dataset, data: TreebankData, evaluation: EvaluationSettings, device: str
-    ) -> Scores:
+    def score_test_split(self, folder: Path, test: Dataset, device: str) -> Scores:
         parser = Parser.from_pretrained(str(folder), device=device)
         gold = [tree_from_text(text) if text else Tree((), (), ()) for text in test["target"]]
-        trees, scores = evaluate_parser(parser, gold, tokens_per_batch=evaluation.tokens_per_batch)
+        trees, scores = evaluate_parser(parser, gold, tokens_per_batch=self.evaluation.tokens_per_batch)
         line = (
             f"test: F1 {scores.f1:.2f} · precision {scores.precision:.2f} · recall {scores.recall:.2f} · "
             f"exact match {scores.exact_match:.1f} %"
         )
         return Scores(scores.as_json(), [line], trees_as_lines(trees))
 
-    def card_description(self, record: DataRecord, data: TreebankData | None) -> str:
+    @classmethod
+    def card_description(cls, record: DataRecord, data: TreebankData | None) -> str:
         return (
             f"An encoder-decoder Transformer as in {PAPER} that gives sentences in {language_of(record)} their "
             "constituency trees (Section 6.3)."
         )
 
-    def card_example(self, record: DataRecord, data: TreebankData | None) -> str:
+    @classmethod
+    def card_example(cls, record: DataRecord, data: TreebankData | None) -> str:
         return "the dog sees the cat ."
 
-    def card_scores(self, test: dict[str, Any]) -> list[str]:
+    @classmethod
+    def card_scores(cls, test: dict[str, Any]) -> list[str]:
         if test.get("f1") is None:
             return []
         return [

@@ -18,13 +18,13 @@ from ..checkpoint.results import DataRecord, ExampleRecord
 from ..checkpoint.tokenizers import Tokenizers, direction_tag, is_tree_tokenizer
 from ..data.batching import PairCollator, SentenceEncoder, TokenizerEncoder
 from ..data.bpe_dropout import BpeDropout
-from ..data.corpus import Corpus
+from ..data.corpus import Corpus, encode_corpus
 from ..data.corpus_cache import explain_cache_errors
 from ..data.dataset_hub import pin_dataset
-from ..data.loading import PairSource, load_pairs, load_recipe_split, weights_of_corpora
+from ..data.loading import PairSource, load_pairs, load_recipe_split
 from ..data.pair_files import distillation_metadata
 from ..data.perturbations import Augmenter
-from ..data.splits import refuse_unusable, split_name
+from ..data.splits import split_name
 from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
@@ -275,83 +275,74 @@ class TranslationTask(Task):
         test_counts={"sentences": "sentences"},
         examples="sentence pairs",
     )
+    unusable = "must hold a pair with text on both sides, but each of its {count:,} pairs has an empty side."
+    data: TranslationData
+    tokenizer: TranslationTokenizer
+    evaluation: TranslationEvaluation
 
-    def pin_data(self, data: TranslationData, earlier: TranslationData | None) -> TranslationData:
-        pinned = pin_dataset(data, earlier)
+    def pin_data(self, earlier: TranslationData | None) -> TranslationData:
+        pinned = pin_dataset(self.data, earlier)
         return _with_credit_for_teachers(pinned)
 
-    def load_split(self, data: TranslationData, split: str, seed: int) -> Dataset | IterableDataset | None:
+    def load_split(self, split: str) -> Dataset | IterableDataset | None:
+        data = self.data
         if data.corpus:
-            pairs = number_split(data.numbers_train_size, seed, split)
+            pairs = number_split(data.numbers_train_size, self.seed, split)
             return load_pairs(PairSource(dataset=pairs, streaming=data.streaming and split == "train"))
         return load_recipe_split(data, split, (data.source_language, data.target_language))
 
-    def check_split(self, texts: Dataset, data: TranslationData, split: str) -> None:
+    def check_split(self, texts: Dataset, split: str) -> None:
         """Raise an error if a split has no usable pairs. In a test split, at least one source and at least
         one target must contain text, but not necessarily in the same pair.
         """
-        if split == "test":
-            for side in ("source", "target"):
-                if not any(text.strip() for text in texts[side]):
-                    place = " and ".join(data.listed(f"test_{side}")) or split_name(data, split)
-                    state = "has only empty lines" if len(texts) else "is empty"
-                    raise ValueError(f"the {side} side must hold text, but {place} {state}.")
+        if split != "test":
+            super().check_split(texts, split)
             return
-        fault = (
-            f"must hold a pair with text on both sides, but each of its {len(texts):,} pairs has an empty "
-            "side."
-        )
-        refuse_unusable(texts, data, split, fault)
+        for side in ("source", "target"):
+            if not any(text.strip() for text in texts[side]):
+                place = " and ".join(self.data.listed(f"test_{side}")) or split_name(self.data, split)
+                state = "has only empty lines" if len(texts) else "is empty"
+                raise ValueError(f"the {side} side must hold text, but {place} {state}.")
 
-    def train_tokenizers(
-        self, section: TranslationTokenizer, texts: Dataset | IterableDataset, data: TranslationData
-    ) -> Tokenizers:
+    def train_tokenizers(self, texts: Dataset | IterableDataset) -> Tokenizers:
         """Train the source tokenizer and the target tokenizer. With a shared vocabulary, return the same
         tokenizer twice.
         """
+        data = self.data
+        section = self.tokenizer
         train = partial(train_on_sides, section, texts, model_max_length=data.max_length, tags=data.tags)
         if section.shared_vocabulary:
             joint = train(("source", "target"))
             return joint, joint
         return train(("source",)), train(("target",), vocab_size=section.target_vocab_size)
 
-    def make_corpus(
-        self,
-        texts: dict[str, Any],
-        tokenizers: Tokenizers,
-        data: TranslationData,
-        section: TranslationTokenizer,
-        seed: int,
-    ) -> Corpus:
-        source_tokenizer, target_tokenizer = tokenizers
+    def make_corpus(self, texts: dict[str, Any], tokenizers: Tokenizers) -> Corpus:
+        data = self.data
         for tag in data.tags:
             texts["train"] = in_both_directions(texts["train"], tag, data.num_proc)
-        encoders = _encoders(source_tokenizer, target_tokenizer, section.bpe_dropout, data.augment)
-        pad_token_id = source_tokenizer.pad_token_id
-        return Corpus(
-            texts=texts,
-            source_tokenizer=source_tokenizer,
-            target_tokenizer=target_tokenizer,
-            train_collator=PairCollator(
-                pad_token_id,
-                encoders=encoders,
-                augment=None if data.augment is None else Augmenter(data.augment),
-                seed=seed,
-                max_length=data.max_length,
-            ),
-            validation_collator=PairCollator(pad_token_id),
+        encoders = _encoders(*tokenizers, self.tokenizer.bpe_dropout, data.augment)
+        pad_token_id = tokenizers[0].pad_token_id
+        train_collator = PairCollator(
+            pad_token_id,
+            encoders=encoders,
+            augment=None if data.augment is None else Augmenter(data.augment),
+            seed=self.seed,
             max_length=data.max_length,
-            num_proc=data.num_proc,
-            seed=seed,
+        )
+        return encode_corpus(
+            texts,
+            tokenizers,
+            data,
+            train_collator,
+            PairCollator(pad_token_id),
             max_length_ratio=data.max_length_ratio,
             keep_text=encoders is not None,
-            both_directions=data.both_directions,
-            corpora=weights_of_corpora(data),
+            weights=data.train_weights,
+            seed=self.seed,
         )
 
-    def adopt_tokenizers(
-        self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
-    ) -> Tokenizers:
+    @classmethod
+    def adopt_tokenizers(cls, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> Tokenizers:
         if is_tree_tokenizer(target):
             raise ValueError("is a parser with a target vocabulary of trees")
         if languages_of(source):
@@ -361,47 +352,37 @@ class TranslationTask(Task):
         own_source = with_form(source, SENTENCE)
         return own_source, own_source if target is source else with_form(target, SENTENCE)
 
-    def validation_metrics(self, evaluation: TranslationEvaluation) -> tuple[str, ...]:
-        return _VALIDATION_METRICS if evaluation.validation_bleu else ()
+    def validation_metrics(self) -> tuple[str, ...]:
+        return _VALIDATION_METRICS if self.evaluation.validation_bleu else ()
 
-    def validation_outputs(
-        self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: TranslationEvaluation
-    ) -> list[str]:
+    def validation_outputs(self, model: PreTrainedModel, corpus: Corpus, sources: list[str]) -> list[str]:
         translator = Translator(model.eval(), corpus.source_tokenizer, corpus.target_tokenizer)
         # Translate with greedy search, because the scores of greedy search are accurate enough to compare the
         # validations of a run.
-        return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
+        tokens_per_batch = self.evaluation.tokens_per_batch
+        return list(translator.translate(sources, tokens_per_batch=tokens_per_batch, num_beams=1))
 
-    def score_outputs(
-        self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
-    ) -> dict[str, Any]:
+    def score_outputs(self, outputs: list[str], targets: list[str]) -> dict[str, Any]:
         # Remove spaces at both ends of a reference, because a line of a corpus can end with spaces.
         references = [target.strip() for target in targets]
         return score_translations(
-            outputs, references, tokenize=evaluation.tokenize, lowercase=evaluation.lowercase
+            outputs, references, tokenize=self.evaluation.tokenize, lowercase=self.evaluation.lowercase
         )
 
-    def score_test_split(
-        self,
-        folder: Path,
-        test: Dataset,
-        data: TranslationData,
-        evaluation: TranslationEvaluation,
-        device: str,
-    ) -> Scores:
+    def score_test_split(self, folder: Path, test: Dataset, device: str) -> Scores:
         translator = Translator.from_pretrained(str(folder), device=device)
         # Score the whole test set, as `vaswani evaluate` does. The translation of an empty source is an empty
         # text.
         targets = list(test["target"])
         translations, measured = translate_and_measure(
-            translator, list(test["source"]), targets, tokens_per_batch=evaluation.tokens_per_batch
+            translator, list(test["source"]), targets, tokens_per_batch=self.evaluation.tokens_per_batch
         )
-        scores = self.score_outputs(translations, targets, evaluation) | measured.as_json()
+        scores = self.score_outputs(translations, targets) | measured.as_json()
         lines = [
             f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match "
             f"{scores['exact_match']:.1f} % · perplexity {scores['perplexity'] or math.nan:.3f}"
         ]
-        if data.corpus:
+        if self.data.corpus:
             scores["digits"] = _scores_by_digits(translator, test, translations)
             by_digits = " · ".join(
                 f"{digits}: {row['exact_match']:.1f} %" for digits, row in scores["digits"].items()
@@ -429,7 +410,8 @@ class TranslationTask(Task):
             )
         return examples
 
-    def card_description(self, record: DataRecord, data: TranslationData | None) -> str:
+    @classmethod
+    def card_description(cls, record: DataRecord, data: TranslationData | None) -> str:
         source, target = record.source_language, record.target_language
         if not source:
             return (
@@ -444,12 +426,14 @@ class TranslationTask(Task):
             description += f"`>>{source}<<` and a space."
         return description
 
-    def card_example(self, record: DataRecord, data: TranslationData | None) -> str:
+    @classmethod
+    def card_example(cls, record: DataRecord, data: TranslationData | None) -> str:
         if data is not None and data.corpus:
             return "four hundred and seventy-one thousand and five"
         return _EXAMPLES.get(record.source_language or "", _ANY_EXAMPLE)
 
-    def card_scores(self, test: dict[str, Any]) -> list[str]:
+    @classmethod
+    def card_scores(cls, test: dict[str, Any]) -> list[str]:
         if test.get("bleu") is None:
             return []
         lines = [

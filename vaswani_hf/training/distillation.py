@@ -18,15 +18,12 @@ from typing import Any, NamedTuple
 from ..checkpoint.files import recipe_file
 from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
-from ..data.held_out import hold_out
 from ..data.lines import parse_json
-from ..data.splits import explain_split_errors
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.translations_vaswani import Translation
 from ..recipe.loading import try_load_recorded_recipe
-from ..tasks import TASKS
-from ..tasks.translation import TranslationData
+from ..tasks.translation import TranslationData, TranslationTask
 from ..translation.ctranslate2_files import CTranslate2Files
 
 logger = logging.getLogger(__name__)
@@ -121,16 +118,11 @@ def training_pairs(
         # Use the dataset commit of the interrupted run, so that each training pair has the same index (key
         # `pair`) as before.
         earlier = data.replace(dataset_revision=metadata.get("dataset_revision"))
-    task = TASKS["translation"]
-    pinned = task.pin_data(data, earlier)
+    pinned = TranslationTask(data).pin_data(earlier)
     used = _without_unused_corpora(pinned)
-    with explain_split_errors("train"):
-        pairs: Any = task.load_split(used, "train", seed)
-    if pinned.held_out_sizes:
-        # Leave out the held-out pairs, because the student must not be trained on sentences that are used to
-        # score the student.
-        pairs = hold_out(pairs, pinned.held_out_sizes)["train"]
-    return pairs, pinned.dataset_revision
+    # `load_texts` leaves out the held-out pairs, because the student must not be trained on sentences that
+    # are used to score the student.
+    return TranslationTask(used, seed=seed).load_texts("train"), pinned.dataset_revision
 
 
 def _without_unused_corpora(data: Any) -> Any:

@@ -177,7 +177,7 @@ def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def with_kept_tokenizers(
-    section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]
+    section: TokenizerSettings, bases: dict[str, Base], task: type[Task], tags: Sequence[str]
 ) -> TokenizerSettings:
     """Return the section `tokenizer`, changed to describe the tokenizers of the model in `init_from`."""
     base = _base_of_tokenizers(bases)
@@ -224,7 +224,7 @@ def with_kept_tokenizers(
     return section.replace(**found)
 
 
-def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
+def _tokenizers_for(task: type[Task], base: Base) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
     """Load the tokenizers of a model in `init_from`, and let the task adapt the tokenizers."""
     source, target = load_tokenizers(base.folder, base.name)
     try:
@@ -236,7 +236,7 @@ def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, Pr
         ) from None
 
 
-def write_kept_tokenizers(model: ModelSettings, task: Task, folder: Path) -> None:
+def write_kept_tokenizers(model: ModelSettings, task: type[Task], folder: Path) -> None:
     """Write the tokenizers of the model in `init_from` into the folder of a run."""
     base = _base_of_tokenizers(find_bases(model))
     save_tokenizers(*_tokenizers_for(task, base), folder)

@@ -17,7 +17,7 @@ from ..data.tokenizer_training import train_tokenizer
 from ..recipe import make_recipe
 from ..recipe.yaml_files import as_yaml, parse_yaml
 from ..settings.sections import SMALLEST_VOCABULARY
-from ..tasks import TASKS
+from ..tasks.translation import TranslationData, TranslationTask
 from .measure import measure_speed
 from .plan import planned_run, step_seconds
 
@@ -210,9 +210,9 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
     languages and the training files. To estimate the hours of a run, training steps are measured for
     `seconds` seconds.
     """
-    section = TASKS["translation"].data_settings.load(data, "data.")
+    section = TranslationData.load(data, "data.")
     print("reading the training data", file=sys.stderr, flush=True)
-    pairs: Any = TASKS["translation"].load_split(section, "train", 1)
+    pairs: Any = TranslationTask(section).load_split("train")
     if len(pairs) < FEWEST_PAIRS:
         raise ValueError(
             f"The training data must have at least {FEWEST_PAIRS} sentence pairs, but has {len(pairs):,}; "

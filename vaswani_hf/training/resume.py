@@ -1,9 +1,19 @@
 """Decides what `vaswani train` does in the folder of an earlier run.
 
+- no earlier run (`UNFINISHED`): train from the initial weights, and score the final weights.
+- an interrupted run (`UNFINISHED`): continue from the newest undamaged checkpoint. If no training step is
+  left, only compute and score the final weights.
+- a finished run, but the new recipe needs more training steps or other scores, or the test texts have changed
+  (`UNFINISHED`): continue like an interrupted run.
+- a finished run, and the new recipe needs nothing else (`FINISHED`): compare the training data, and publish
+  the checkpoint if the recipe has `publishing.push_to_hub`.
+- a finished run with damaged or missing files (`DAMAGED`): write these files again.
+- a run with other training data, a run that the new recipe cannot continue, or any earlier run if
+  `training.resume` is false: raise an error.
+
 `find_state` compares the recipe with the folder, and `checkpoint_to_continue` returns the checkpoint from
 which the run continues. The functions with `refuse` in their names raise an error for a recipe or data with
-which the run must not continue. `_train` in run.py calls the functions, and lists what the run does in each
-state of the folder.
+which the run must not continue. `_train` in run.py calls the functions.
 """
 
 import os
@@ -45,8 +55,9 @@ class RunState(Enum):
 
     UNFINISHED = "unfinished"
     """The folder lacks the final weights, or scores that the recipe needs. Either the run is new or was
-    interrupted, or the recipe needs more training steps or other scores than an earlier recipe of the run.
-    A finished run with damaged files also has the state UNFINISHED if its manifest does not describe the run.
+    interrupted, or the recipe needs more training steps or other scores than an earlier recipe of the run,
+    or the test texts have changed. A finished run with damaged files also has the state UNFINISHED if
+    its manifest does not describe the run.
     """
     DAMAGED = "damaged"
     """The run is finished and the manifest describes the run, but final files are damaged or missing."""
@@ -130,14 +141,16 @@ def _refuse_recipe_of_user(path: Path) -> None:
 
 def find_state(recipe: Recipe, saved: Recipe | None) -> RunState:
     """Return the state of the run in the output folder. Print which files of a finished run are damaged or
-    missing. Raise an error if the damaged files cannot be made again.
+    missing. Raise an error if the recipe cannot continue the run, or if the damaged files cannot be made
+    again.
     """
+    refuse_another_run(recipe, saved)
     folder = recipe.folder
     if not is_finished(recipe, saved):
         return RunState.UNFINISHED
     damage = "; ".join(faults_of(folder).values())
     if not damage:
-        return RunState.FINISHED
+        return RunState.UNFINISHED if _has_other_test(recipe) else RunState.FINISHED
     is_described = read_finished_run(folder) is not None
     if any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
         say(
@@ -191,6 +204,27 @@ def values_that_continue(recipe: Recipe) -> dict[str, Any]:
     """
     values = published_recipe(recipe).values()
     return {key: value for key, value in values.items() if recipe.on_resume(key) == "continue"}
+
+
+def _has_other_test(recipe: Recipe) -> bool:
+    """Return True if the recipe has other test texts than the finished run, and the run has a checkpoint that
+    can be scored on the new texts. Raise an error if the training data differs from the training data of the
+    finished run.
+    """
+    finished_run = read_finished_run(recipe.folder)
+    if finished_run is None:
+        return False
+    corpus = recipe.make_task().load_corpus(recipe.folder, new_tokenizers=False)
+    refuse_other_data(recipe.folder, finished_run.training_pairs, corpus.digest)
+    new, old = corpus.hash_of_test, read_results(recipe.folder).test_sha256
+    # Without a test split, the run needs no new scores. results.json of an earlier version has no hash.
+    if new is None or old is None or new == old:
+        return False
+    if not checkpoints_in(recipe.folder):
+        say("the test texts have changed, but the run has no checkpoint left to score")
+        return False
+    say("the test texts have changed, so the run scores them")
+    return True
 
 
 def checkpoint_to_continue(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:

@@ -5,7 +5,7 @@ which `_train` calls them. In training/, only functions in run.py, resume.py, ab
 ablation_comparison.py and plan.py receive the whole recipe. Functions in the other files receive only
 sections of the recipe.
 
-To learn what a second run in the same folder does, read `_train` in this file and resume.py.
+To learn what a second run in the same folder does, read resume.py.
 
 To follow a text from a corpus file to the loss, read `load_corpus` in tasks/base.py, then
 data/corpus.py (text -> token ids), data/batching.py and batches.py (token ids -> batches), loop.py and
@@ -34,7 +34,6 @@ from ..checkpoint.files import (
     RECIPE_FILE,
     STATE_FILE,
     WEIGHTS_FILE,
-    checkpoints_in,
     explain_write_errors,
     step_of,
     write_whole,
@@ -136,32 +135,17 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
 def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
     """Execute all steps of a run, in order. Each process of the run calls this function.
 
-    The state of the output folder determines what the run does:
-
-    - no earlier run: train from the initial weights, and score the final weights.
-    - an interrupted run: continue from the newest undamaged checkpoint. If no training step is left, only
-      compute and score the final weights.
-    - a finished run, but the new recipe needs more training steps or other scores, or the test texts have
-      changed: continue like an interrupted run.
-    - a finished run, and the new recipe needs nothing else: compare the training data, and publish the
-      checkpoint if the recipe has `publishing.push_to_hub`.
-    - a finished run with damaged or missing files: write these files again.
-    - a run with other training data, a run that the new recipe cannot continue, or any earlier run if
-      `training.resume` is false: raise an error.
-
-    resume.py defines the states of the folder, and chooses the checkpoint from which a run continues.
+    The state of the output folder determines what the run does. resume.py lists the states of the folder, and
+    chooses the checkpoint from which a run continues.
     """
 
     # 1. Compare the recipe with the earlier run in the output folder.
     processes.run_on_main(resume.restore_files, recipe)
     saved = processes.run_on_main(resume.saved_recipe, recipe.folder) if recipe.training.resume else None
     recipe = processes.run_on_main(resolve, recipe, saved)
-    processes.run_on_main(resume.refuse_another_run, recipe, saved)
     state = processes.run_on_main(resume.find_state, recipe, saved)
 
-    # 2. If the run is finished, compare the data, and publish the checkpoint.
-    if state is RunState.FINISHED and processes.run_on_main(_has_other_test, recipe):
-        state = RunState.UNFINISHED
+    # 2. If the run is finished, publish the checkpoint.
     if state is RunState.FINISHED:
         if processes.is_first:
             _publish_again(recipe, saved)
@@ -215,7 +199,7 @@ def resolve(recipe: Recipe, saved: Recipe | None) -> Recipe:
     the same result.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
-    data = TASKS[recipe.task].pin_data(recipe.data, saved.data if saved else None)
+    data = recipe.make_task().pin_data(saved.data if saved else None)
     recipe = _with_fields_of_bases(recipe.replace(data=data), saved)
     training = resolve_defaults(
         recipe.training,
@@ -255,29 +239,6 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 # 2. A finished run
-
-
-def _has_other_test(recipe: Recipe) -> bool:
-    """Return True if the recipe has other test texts than the finished run, and the run has a checkpoint that
-    can be scored on the new texts. Raise an error if the training data differs from the training data of the
-    finished run.
-    """
-    finished_run = finished.read_finished_run(recipe.folder)
-    if finished_run is None:
-        return False
-    load_corpus = TASKS[recipe.task].load_corpus
-    corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, recipe.folder, new_tokenizers=False)
-    resume.refuse_other_data(recipe.folder, finished_run.training_pairs, corpus.digest)
-    new, old = corpus.hash_of_test, read_results(recipe.folder).test_sha256
-    # Without a test split, the run needs no new scores. A results.json that an earlier version of the package
-    # wrote has no hash of the test texts.
-    if new is None or old is None or new == old:
-        return False
-    if not checkpoints_in(recipe.folder):
-        say("the test texts have changed, but the run has no checkpoint left to score")
-        return False
-    say("the test texts have changed, so the run scores them")
-    return True
 
 
 def _publish_again(recipe: Recipe, saved: Recipe | None) -> None:
@@ -354,17 +315,15 @@ def _prepare_folder(folder: Path) -> None:
 
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
-    task = TASKS[recipe.task]
+    task = recipe.make_task()
     # A resumed run reads the tokenizers from its checkpoint.
     folder = checkpoint or recipe.folder
     new_tokenizers = checkpoint is None and processes.is_first
     with explain_write_errors(folder):
         if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
-            initialization.write_kept_tokenizers(recipe.model, task, folder)
+            initialization.write_kept_tokenizers(recipe.model, type(task), folder)
             new_tokenizers = False
-        return task.load_corpus(
-            recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
-        )
+        return task.load_corpus(folder, new_tokenizers=new_tokenizers)
 
 
 def _initial_model(
@@ -401,11 +360,10 @@ def _build_trainer(
     trainer = VaswaniTrainer(
         corpus,
         training,
-        recipe.evaluation,
         checkpoint,
         processes,
         stop,
-        task=TASKS[recipe.task],
+        task=recipe.make_task(),
         model=model,
         args=training_arguments(
             training,
@@ -441,7 +399,7 @@ def _write_recipe(recipe: Recipe, corpus: Corpus) -> None:
         write_whole(recipe.folder / RECIPE_FILE, recipe.to_yaml())
     for split, size in recipe.data.held_out_sizes.items():
         say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
-    run_results.say_counts_of_corpus(corpus)
+    run_results.say_counts_of_corpus(corpus, recipe.data)
 
 
 def _delete_old_checkpoints(recipe: Recipe, checkpoint: Path) -> None:
@@ -469,7 +427,7 @@ def _repair_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
             model,
             trainer.corpus,
             finished_run,
-            lambda: run_results.score_test_split(trainer, recipe.data),
+            lambda: run_results.score_test_split(trainer),
         )
     run_results.say_end(trainer)
 
@@ -510,8 +468,8 @@ def _results_of_run(
 ) -> Results:
     """Score the saved checkpoint, draw its pictures, and return the content of results.json."""
     corpus = trainer.corpus
-    scores = run_results.score_test_split(trainer, recipe.data)
-    examples = run_results.card_examples(trainer, recipe.data, recipe.publishing)
+    scores = run_results.score_test_split(trainer)
+    examples = run_results.card_examples(trainer, recipe.publishing)
     run_results.draw_attention(recipe.folder, examples)
     run_results.say_counts_of_stream(corpus)
     run_results.draw_curve(recipe.folder, trainer.last_step)

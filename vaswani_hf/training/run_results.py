@@ -25,12 +25,12 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.results import ExampleRecord, ScoresRecord, TrainingRecord, read_results
 from ..data.corpus import Corpus
+from ..data.loading import weights_of_corpora
 from ..messages import said_at_intervals, say
 from ..model.errors_vaswani import InvalidValueError
 from ..pictures.attention import attention_picture
 from ..pictures.training_curve import draw_training_curve
 from ..recipe.licenses import RESEARCH_ONLY, data_license
-from ..settings.data import DataSettings
 from ..settings.sections import PublishingSettings
 from ..version import __version__
 from .hardware import hardware_name
@@ -41,13 +41,13 @@ NUM_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
 
-def say_counts_of_corpus(corpus: Corpus) -> None:
+def say_counts_of_corpus(corpus: Corpus, data: Any) -> None:
     """Print the numbers of kept and removed pairs. If the corpora have weights, also print the number of
     pairs from each corpus.
     """
     for split, report in corpus.reports.items():
         if report.read:
-            is_twice = split == "train" and corpus.both_directions
+            is_twice = split == "train" and getattr(data, "both_directions", False)
             both = ", each pair in both directions" if is_twice else ""
             # The validation loss excludes the removed validation pairs, but the validation BLEU includes
             # these pairs.
@@ -56,7 +56,7 @@ def say_counts_of_corpus(corpus: Corpus) -> None:
     if corpus.weighted is None:
         return
     examples = f"{corpus.reports['train'].example}s"
-    columns = (corpus.corpora, corpus.weighted.num_pairs, corpus.weighted.num_places)
+    columns = (weights_of_corpora(data), corpus.weighted.num_pairs, corpus.weighted.num_places)
     for (name, weight), num_pairs, num_places in zip(*columns, strict=True):
         say(f"train, '{name}': {num_pairs:,} {examples}, {num_places:,} in an epoch (weight {weight:g})")
 
@@ -113,7 +113,7 @@ def _new_training_record(trainer: VaswaniTrainer) -> TrainingRecord:
     )
 
 
-def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> ScoresRecord | None:
+def score_test_split(trainer: VaswaniTrainer) -> ScoresRecord | None:
     """Score the saved checkpoint on the test split, if the run has a test split. Write the outputs, and print
     the scores.
     """
@@ -123,7 +123,7 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> ScoresRecor
         return None
     task = trainer.task
     with said_at_intervals("scoring the test split"):
-        found = task.score_test_split(folder, test, data, trainer.evaluation, str(trainer.args.device))
+        found = task.score_test_split(folder, test, str(trainer.args.device))
     if task.outputs_file is not None and found.outputs is not None:
         (folder / task.outputs_file).write_text(found.outputs, encoding="utf-8")
     for line in found.lines:
@@ -131,24 +131,22 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> ScoresRecor
     return ScoresRecord(**found.scores)
 
 
-def card_examples(
-    trainer: VaswaniTrainer, data: DataSettings, publishing: PublishingSettings
-) -> list[ExampleRecord]:
+def card_examples(trainer: VaswaniTrainer, publishing: PublishingSettings) -> list[ExampleRecord]:
     """Return the examples of the model card: a few texts, and the outputs of the saved checkpoint."""
     texts = publishing.examples
     if texts is None:
-        texts = _shareable_texts(trainer, data)
+        texts = _shareable_texts(trainer)
     if not texts:
         return []
     return trainer.task.example_outputs(Path(trainer.args.output_dir), texts, str(trainer.args.device))
 
 
-def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
+def _shareable_texts(trainer: VaswaniTrainer) -> list[str]:
     """Return the first short texts of the test split, if the licence of the data permits the publication of
     texts.
     """
     test = trainer.corpus.texts["test"]
-    if test is None or data_license(data) in (None, "unknown", RESEARCH_ONLY):
+    if test is None or data_license(trainer.task.data) in (None, "unknown", RESEARCH_ONLY):
         return []
     fitting = (text for text in test["source"] if text.strip() and len(text) <= LONGEST_EXAMPLE)
     return list(islice(fitting, NUM_EXAMPLES))

@@ -25,7 +25,7 @@ from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
 from ..optimization.schedules import scheduler_of
 from ..optimization.section import AnyTraining
-from ..settings.sections import EvaluationSettings, PublishingSettings
+from ..settings.sections import PublishingSettings
 from ..tasks import Task
 from .batches import TrainingBatches, largest_part
 from .checkpoints import (
@@ -59,7 +59,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self,
         corpus: Corpus,
         training: AnyTraining,
-        evaluation: EvaluationSettings,
         checkpoint: Path | None = None,
         processes: Processes | None = None,
         stop: GracefulShutdown | None = None,
@@ -70,7 +69,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
     ):
         self.corpus = corpus
         self.training = training
-        self.evaluation = evaluation
         self.task = task
         self.processes = processes or Processes()
         self.stop = stop or GracefulShutdown()
@@ -88,7 +86,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             batches = training.num_train_epochs * self.batches.per_epoch
             self.args.max_steps = max(1, round(batches / self.batches.per_step))
         self.losses = TrainingLosses(training, self.model.config, self.args)
-        self.validation = Validation(corpus, task, evaluation, self.losses, self.processes, self.stop)
+        self.validation = Validation(corpus, task, self.losses, self.processes, self.stop)
         regularizer = regularizer_of(training)
         self.regularized_loss: RegularizedLoss | None = None
         if regularizer is not None:

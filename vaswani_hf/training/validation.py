@@ -1,10 +1,11 @@
 """The validation of a run. Each process runs the model on a part of the validation split."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import datasets
+import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
@@ -12,8 +13,8 @@ from transformers import PreTrainedModel
 from ..data.batching import PairRows, cut_into_batches
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
-from ..evaluation.evaluate import negative_log_likelihood, perplexity
-from ..settings.sections import EvaluationSettings
+from ..evaluation.evaluate import perplexity
+from ..model.loss_vaswani import IGNORED_LABEL
 from ..tasks import Task
 from .losses import TrainingLosses
 from .processes import Processes
@@ -28,14 +29,12 @@ class Validation:
         self,
         corpus: Corpus,
         task: Task,
-        evaluation: EvaluationSettings,
         losses: TrainingLosses,
         processes: Processes,
         stop: GracefulShutdown,
     ):
         self.corpus = corpus
         self.task = task
-        self.evaluation = evaluation
         self.losses = losses
         self.processes = processes
         self.stop = stop
@@ -60,19 +59,19 @@ class Validation:
             )
         scores = {"loss": loss, "perplexity": perplexity(loss)}
         pairs = self.corpus.texts["validation"]
-        names = self.task.validation_metrics(self.evaluation)
+        names = self.task.validation_metrics()
         if not names or pairs is None:
             return scores
         shares = self._gather(model, lambda: self._outputs(scored, pairs, accelerator))
         if shares is None:
             return None
         outputs = [output for _, output in sorted(pair for share in shares for pair in share)]
-        found = self.task.score_outputs(outputs, list(pairs["target"]), self.evaluation)
+        found = self.task.score_outputs(outputs, list(pairs["target"]))
         return scores | {name: float(found[name]) for name in names}
 
     def _batches(self, accelerator: Accelerator) -> DataLoader:
         """Return this process's share of the validation batches."""
-        budget = max(self.evaluation.tokens_per_batch, self.corpus.max_length)
+        budget = max(self.task.evaluation.tokens_per_batch, self.corpus.max_length)
         batches = cut_into_batches(*pair_lengths(self.corpus.validation), budget, budget)
         return DataLoader(
             PairRows(self.corpus.validation),
@@ -85,7 +84,7 @@ class Validation:
     ) -> list[tuple[int, str]]:
         """Return (index of the sentence, output) for each sentence that this process handles."""
         rows = range(accelerator.process_index, len(pairs), accelerator.num_processes)
-        outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
+        outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"])
         return list(zip(rows, outputs, strict=True))
 
     def _gather(self, model: PreTrainedModel, compute: Callable[[], Any]) -> list[Any] | None:
@@ -99,3 +98,24 @@ class Validation:
         model.train(was_training)
         shares = self.processes.gather(share)
         return None if any(share is None for share in shares) else shares
+
+
+@torch.inference_mode()
+def negative_log_likelihood(
+    model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
+) -> tuple[float, int]:
+    """Return the total negative log-likelihood of all labels in nats, without label smoothing, and the number
+    of labels. The model runs in eval mode. Afterwards, the function restores the previous mode (train or
+    eval).
+    """
+    was_training = model.training
+    model.eval()
+    total, tokens = 0.0, 0
+    try:
+        for batch in batches:
+            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+            total += model(**batch, num_items_in_batch=1).loss.item()
+            tokens += int((batch["labels"] != IGNORED_LABEL).sum())
+    finally:
+        model.train(was_training)
+    return total, tokens

@@ -78,9 +78,7 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
     True, first train the tokenizer, and write the tokenizer into the folder of the texts.
     """
     folder = recipe.folder.parent
-    return TASKS[recipe.task].load_corpus(
-        recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
-    )
+    return recipe.make_task().load_corpus(folder, new_tokenizers=new_tokenizers)
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
@@ -105,9 +103,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     model = model_of(recipe, corpus)
     arguments = training_arguments(recipe.training, recipe.output_dir, recipe.seed, validates=False)
-    trainer = CompetingTrainer(
-        corpus, recipe.training, recipe.evaluation, task=TASKS[recipe.task], model=model, args=arguments
-    )
+    trainer = CompetingTrainer(corpus, recipe.training, task=recipe.make_task(), model=model, args=arguments)
     trainer.turns = turns
     means = json.dumps(describe_computation(recipe.training, arguments.device))
     (folder / "means.json").write_text(means, encoding="utf-8")
