@@ -17,10 +17,12 @@ from huggingface_hub.utils import validate_repo_id
 from ..checkpoint.files import CARD_FILE, REQUIREMENTS_FILE
 from ..checkpoint.languages import recorded_languages
 from ..checkpoint.results import read_record, read_results
+from ..checkpoint.tokenizers import load_tokenizers
 from ..convert.export import export
 from ..convert.html_engine import MODULE_FILE, PAGE_FILE
 from ..messages import say
 from ..model.errors_vaswani import InvalidValueError
+from ..model.tokenizing_vaswani import languages_of
 from ..publish.destination import Destination, check_destination
 from ..publish.model_card import pipeline_of
 from ..publish.push import commit_and_check, only_hub_errors, push
@@ -113,11 +115,18 @@ def push_with_space(
 
 
 def check_space(checkpoint: str | Path, space: str) -> None:
-    """Raise an error if the name of the Space is invalid, or if the checkpoint is not a translation model."""
+    """Raise an error if the name of the Space is invalid, or if the page of the Space does not support the
+    checkpoint.
+    """
     validate_repo_id(space)
     if pipeline_of(Path(checkpoint)) != "translation":
         raise InvalidValueError(
             f"`--space` is for a model that translates, but '{checkpoint}' does not translate; leave `--space` out."
+        )
+    if languages_of(load_tokenizers(checkpoint)[0]):
+        raise InvalidValueError(
+            f"`--space` is for a model without language tokens, but '{checkpoint}' has language tokens; leave "
+            "`--space` out."
         )
 
 
