@@ -40,11 +40,14 @@ def test_the_pushed_space_translates_without_the_package(hub, repo_id, space_id,
         address = _address_of(process)
         page = client.Client(address, verbose=False)
         translation, words, *_ = page.predict("en → de", "der Hund", 2, 1, api_name="/translate")
+        sliders = [one["props"] for one in page.config["components"] if one["type"] == "slider"]
         view = page.predict("en → de", "der Hund", 2, api_name="/explain")
     finally:
         process.terminate()
         process.communicate()
     assert translation == "der Hund" and "Hund<rt>" in words
+    # The default of the pipeline is 4 beams.
+    assert [slider["value"] for slider in sliders if slider["label"] == "Beams"] == [4]
     assert view.startswith("<iframe") and "vaswaniView.show" in view and "cross" in view
 
 

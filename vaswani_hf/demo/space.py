@@ -16,7 +16,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..checkpoint.files import CARD_FILE, REQUIREMENTS_FILE
 from ..checkpoint.languages import recorded_languages
-from ..checkpoint.results import read_record, read_results
+from ..checkpoint.results import read_results
 from ..checkpoint.tokenizers import load_tokenizers
 from ..convert.export import export
 from ..convert.html_engine import MODULE_FILE, PAGE_FILE
@@ -75,7 +75,15 @@ def show_attention(text, num_beams):
 
 examples = {examples}
 launch(
-    [Direction({label}, translate, num_beams={num_beams}, examples=examples, explain=show_attention)],
+    [
+        Direction(
+            {label},
+            translate,
+            num_beams=translator.setting("num_beams"),
+            examples=examples,
+            explain=show_attention,
+        )
+    ],
     {title},
 )
 '''
@@ -165,14 +173,12 @@ def stage_space(checkpoint: Path, staged: Path, repository: str, commit: str) ->
     """Write the files of a Space with the SDK "gradio" into the folder `staged`."""
     languages = recorded_languages(checkpoint)
     examples = read_results(checkpoint).examples or []
-    generation = read_record(checkpoint / "generation_config.json")
     title = repository.split("/")[-1]
     values: dict[str, Any] = {
         "model": repository,
         "commit": commit,
         "examples": [example.source for example in examples],
         "label": " → ".join(languages) if languages else title,
-        "num_beams": generation.get("num_beams") or 1,
         "title": title,
     }
     # Insert the values of the dict `values` into app.py as JSON. The JSON of a text, a number or a list of
