@@ -324,6 +324,10 @@ def test_detected_languages(serve, copier):
     assert (answer["source_language"], answer["target_language"]) == ("de", "en")
     found = translate(client, q=["eins", "eins"], source="auto").json()
     assert found["detectedLanguage"] == [{"confidence": 95.0, "language": "en"}] * 2
+    # The tags and scripts of a document do not change the language.
+    page = "<!DOCTYPE html><script>let one;</script><p class='two'>eins"
+    found = translate(client, q=page, source="auto", format="html").json()
+    assert found["detectedLanguage"] == {"confidence": 95.0, "language": "en"}
     # A German text cannot be translated to German, so the service reads the text as an English text.
     found = translate(client, q="nein", source="auto").json()
     assert found["detectedLanguage"] == {"confidence": 0.5, "language": "en"}
