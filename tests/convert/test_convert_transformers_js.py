@@ -20,7 +20,7 @@ from vaswani_hf.model.configuration_vaswani import eos_token_ids
 pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install '.[transformers_js]'")
 pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install '.[transformers_js]'")
 
-from vaswani_hf.convert.transformers_js import TRANSFORMERS_JS, _with_int8_embeddings
+from vaswani_hf.convert.transformers_js import TRANSFORMERS_JS, _with_int8_embeddings, _zero_states
 from vaswani_hf.convert.transformers_js_engine import DTYPES, TransformersJsEngine
 
 RARE_TEXTS = ["", "five four ☃ «漢字»", "It's  two, isn't it?  \t1,234"]
@@ -204,6 +204,12 @@ def test_two_tokenizers_with_the_same_ids_are_accepted(tmp_path, monkeypatch):
         tmp_path / "two" / "tokenizer.json"
     ).read_bytes()
     assert not (tmp_path / "out" / "target_tokenizer").exists()
+
+
+def test_the_cache_has_the_widths_of_the_decoder():
+    # If the stacks have different numbers of heads, `d_k` of the config stays None.
+    model = tiny_model(d_model=16, encoder_attention_heads=4, decoder_attention_heads=2, d_v=3)
+    assert [tuple(state.shape[1:]) for state in _zero_states(model, 5)[:2]] == [(2, 5, 8), (2, 5, 3)]
 
 
 def test_embeddings_are_stored_in_int8_and_a_tied_projection_as_a_matrix():

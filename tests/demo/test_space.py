@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from factories import save_checkpoint, tiny_model, tiny_tokenizer
 from huggingface_hub import snapshot_download
+from sentences import refused
 
 from vaswani_hf.convert.html_engine import HtmlEngine
+from vaswani_hf.demo.models import load_directions
+from vaswani_hf.demo.space import check_space
+from vaswani_hf.model.tokenizing_vaswani import LANGUAGE_TOKENS
 
 WITHOUT_PACKAGE = """
 import runpy, sys
@@ -35,11 +40,14 @@ def test_the_pushed_space_translates_without_the_package(hub, repo_id, space_id,
         address = _address_of(process)
         page = client.Client(address, verbose=False)
         translation, words, *_ = page.predict("en → de", "der Hund", 2, 1, api_name="/translate")
+        sliders = [one["props"] for one in page.config["components"] if one["type"] == "slider"]
         view = page.predict("en → de", "der Hund", 2, api_name="/explain")
     finally:
         process.terminate()
         process.communicate()
     assert translation == "der Hund" and "Hund<rt>" in words
+    # The default of the pipeline is 4 beams.
+    assert [slider["value"] for slider in sliders if slider["label"] == "Beams"] == [4]
     assert view.startswith("<iframe") and "vaswaniView.show" in view and "cross" in view
 
 
@@ -120,6 +128,17 @@ def test_a_space_that_cannot_be_made_is_one_sentence(hub, repo_id, space_id, vas
         code, _, sentence = vaswani("push", folder, repo_id, *words)
         assert code == 2 and sentence.startswith(message)
     assert not hub.repositories.keys() & {("model", repo_id), ("space", space_id)}
+
+
+def test_a_model_with_language_tokens_is_refused(tmp_path):
+    tokenizer = tiny_tokenizer()
+    tokenizer.init_kwargs[LANGUAGE_TOKENS] = {"en": "x", "de": "y"}
+    folder = save_checkpoint(tmp_path, tiny_model(vocab_size=len(tokenizer)), tokenizer)
+    fault = f"without language tokens, but '{folder}' has language tokens; "
+    with refused(f"`--space` is for a model {fault}leave `--space` out."):
+        check_space(folder, "alice/space")
+    with refused(f"`models` must be models {fault}use `vaswani serve` with `--languages`."):
+        load_directions([str(folder)], "cpu")
 
 
 def _address_of(process: subprocess.Popen) -> str:

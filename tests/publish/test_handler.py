@@ -4,12 +4,15 @@ package.
 
 import json
 import subprocess
+from dataclasses import fields
 
 import pytest
 from huggingface_hub import snapshot_download
 from sentences import refused
+from transformers import GenerationConfig
 
-from vaswani_hf.publish.handler import EndpointHandler
+from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
+from vaswani_hf.publish.handler import PARAMETERS, EndpointHandler
 from vaswani_hf.translation.translator import Translator
 
 # The toolkit of Inference Endpoints imports handler.py from the folder of the model, and calls the handler.
@@ -52,6 +55,12 @@ def test_an_old_version_of_transformers_is_one_sentence(monkeypatch, tmp_path):
         EndpointHandler(str(tmp_path))
 
 
+def test_each_option_of_a_translation_is_a_parameter_or_refused():
+    options = {option.name for option in (*fields(TranslationOptions), *fields(SearchSettings))}
+    refused = {"decode", "generate", "glossary", "min_confidence", "tokenize", "warn_of_limit", "window"}
+    assert options - PARAMETERS - vars(GenerationConfig()).keys() == refused
+
+
 NO_OBJECT = 'A request must be a JSON object, such as {"inputs": "…"}, but is '
 
 
@@ -61,6 +70,14 @@ NO_OBJECT = 'A request must be a JSON object, such as {"inputs": "…"}, but is 
         ({"parameters": {}}, "The key `inputs` must be a text or a list of texts, but is None."),
         (["eins"], f"{NO_OBJECT}['eins']."),
         (None, f"{NO_OBJECT}None."),
+        ({"inputs": "eins", "parameters": "a"}, "The key `parameters` must be a JSON object, but is 'a'."),
+        *(
+            (
+                {"inputs": "eins", "parameters": {"num_beams": 2, name: True}},
+                f"An endpoint does not accept the parameter '{name}'; leave the parameter out.",
+            )
+            for name in ("custom_generate", "trust_remote_code", "glossary", "inputs", "generation_config")
+        ),
     ],
 )
 def test_a_wrong_request_is_one_sentence(copier_checkpoint, request_data, message):

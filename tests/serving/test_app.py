@@ -15,6 +15,7 @@ from test_engine import Recorded, wait_until
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
 from vaswani_hf.markup import translate_markup
 from vaswani_hf.model.glossary_vaswani import read_glossary
+from vaswani_hf.model.tokenizing_vaswani import LANGUAGE_TOKENS
 from vaswani_hf.serving.schema import TranslationsRequest
 from vaswani_hf.serving.service import Service
 
@@ -323,6 +324,10 @@ def test_detected_languages(serve, copier):
     assert (answer["source_language"], answer["target_language"]) == ("de", "en")
     found = translate(client, q=["eins", "eins"], source="auto").json()
     assert found["detectedLanguage"] == [{"confidence": 95.0, "language": "en"}] * 2
+    # The tags and scripts of a document do not change the language.
+    page = "<!DOCTYPE html><script>let one;</script><p class='two'>eins"
+    found = translate(client, q=page, source="auto", format="html").json()
+    assert found["detectedLanguage"] == {"confidence": 95.0, "language": "en"}
     # A German text cannot be translated to German, so the service reads the text as an English text.
     found = translate(client, q="nein", source="auto").json()
     assert found["detectedLanguage"] == {"confidence": 0.5, "language": "en"}
@@ -358,6 +363,14 @@ def test_a_client_cannot_choose_the_language_by_a_tag(serve):
         assert answer["translatedText"] == expected
         (obeying,) = both.translate([">>en<< one"])
         assert answer["translatedText"] != obeying
+
+
+def test_a_model_with_language_tokens_translates(serve):
+    tokenizer = factories.tiny_tokenizer()
+    tokenizer.init_kwargs[LANGUAGE_TOKENS] = {"en": "x", "de": "y"}
+    many = Translator(factories.tiny_model(vocab_size=len(tokenizer)), tokenizer, tokenizer)
+    (expected,) = many.translate(["one"], src_lang="en", tgt_lang="de")
+    assert translate(serve([("en", "de", many)]), q="one").json() == {"translatedText": expected}
 
 
 @pytest.mark.parametrize(

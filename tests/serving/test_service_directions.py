@@ -12,13 +12,14 @@ from vaswani_hf.model.tokenizing_vaswani import tags_of
 from vaswani_hf.serving.directions import Directions, language_name, load_directions
 
 
-def model(*tags: str) -> SimpleNamespace:
-    tokenizer = SimpleNamespace(tags=tags_of(tiny_tokenizer(vocab_size=290, tags=tags)))
+def model(*tags: str, languages=()) -> SimpleNamespace:
+    tags = tags_of(tiny_tokenizer(vocab_size=290, tags=tags))
+    tokenizer = SimpleNamespace(tags=tags, languages=dict.fromkeys(languages, 20))
     return SimpleNamespace(backend=None, segment_tokenizer=tokenizer)
 
 
 def pairs(directions: Directions) -> list[tuple]:
-    return [(one.source, one.target, one.tag) for one in directions]
+    return [(one.source, one.target, one.tgt_lang) for one in directions]
 
 
 def test_a_model_of_both_directions_serves_both():
@@ -64,6 +65,13 @@ def test_two_models_for_the_same_languages_are_refused():
         "out."
     ):
         Directions([("en", "de", model()), ("en", "de", model())])
+
+
+def test_the_languages_of_a_model_with_language_tokens():
+    many = model(languages=["eng_Latn", "deu_Latn"])
+    assert pairs(Directions([("eng_Latn", "deu_Latn", many)])) == [("eng_Latn", "deu_Latn", "deu_Latn")]
+    with refused("`--languages` must name languages of the model (eng_Latn, deu_Latn), but names de."):
+        Directions([("eng_Latn", "de", many)])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids, is_vaswani_seq2seq
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
+from ..model.precedence_vaswani import config_of_call
 from ..model.requests_vaswani import Request
 from ..model.segment_search_vaswani import map_batches
 from ..model.text_rules_vaswani import target_word_indices
@@ -98,7 +99,8 @@ class _Explainer:
         self.tokenizer = translator.target_tokenizer
         self.segment = segment
         self.options = options
-        self.end_ids = eos_token_ids(self.backend.generation_config)
+        self.config = config_of_call(options.generate, self.backend.generation_config)
+        self.end_ids = eos_token_ids(self.config)
 
     def search(self) -> tuple[Hypothesis, SearchRecord | None]:
         """Find the best translation by beam search, and record the search."""
@@ -134,7 +136,7 @@ class _Explainer:
         self, best: Hypothesis, search: SearchRecord | None, text: str, name: str, *, is_given: bool
     ) -> Explanation:
         """Explain a translation."""
-        start = decoder_start_token_id(self.backend.generation_config) or 0
+        start = decoder_start_token_id(self.config) or 0
         decoder_input_ids = [start, *best.token_ids[:-1]]
         outputs = self._forward(decoder_input_ids)
         target = tokens_of(best.token_ids, self.tokenizer)

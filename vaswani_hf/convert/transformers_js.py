@@ -228,8 +228,8 @@ def _decoder_program(model: VaswaniForSeq2SeqLM) -> Any:
             ids,
             mask,
             encoder_hidden_states,
-            _zero_states(config, _TRACED_CACHED),
-            _zero_states(config, TRACED_LENGTH - 1),
+            _zero_states(model, _TRACED_CACHED),
+            _zero_states(model, TRACED_LENGTH - 1),
             torch.tensor([True]),
         ),
         dynamo=True,
@@ -262,11 +262,11 @@ def _names(prefix: str, stack: str, config: VaswaniConfig) -> list[str]:
     return names
 
 
-def _zero_states(config: VaswaniConfig, length: int) -> list[torch.Tensor]:
-    heads = config.decoder_attention_heads
+def _zero_states(model: VaswaniForSeq2SeqLM, length: int) -> list[torch.Tensor]:
+    heads = model.config.decoder_attention_heads
     states = []
-    for _ in range(config.decoder_layers):
-        for width in (config.d_k, config.d_v):
+    for layer in model.get_decoder().layers:
+        for width in (layer.self_attn.d_k, layer.self_attn.d_v):
             states.append(torch.zeros(_TRACED_SENTENCES, heads, length, width))
     return states
 

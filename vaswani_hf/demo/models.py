@@ -14,6 +14,7 @@ from ..checkpoint.files import RECIPE_FILE, RESULTS_FILE
 from ..checkpoint.languages import recorded_languages
 from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.results import read_results
+from ..model.errors_vaswani import InvalidValueError
 from ..model.pipeline_vaswani import TranslationPipeline
 from ..model.translator_vaswani import BaseTranslator
 
@@ -26,6 +27,12 @@ def load_directions(names: Sequence[str], device: str | None) -> "list[Direction
     translate in the same direction, their labels contain the names of the models.
     """
     translators = [load_translator(name, device) for name in names]
+    for name, translator in zip(names, translators, strict=True):
+        if translator.segment_tokenizer.languages:
+            raise InvalidValueError(
+                f"`models` must be models without language tokens, but '{name}' has language tokens; use `vaswani "
+                "serve` with `--languages`."
+            )
     # Import gradio after the models have been loaded, because the import takes seconds and an error about a
     # model must be reported early.
     from .interface import Direction

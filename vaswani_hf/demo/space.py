@@ -16,11 +16,13 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..checkpoint.files import CARD_FILE, REQUIREMENTS_FILE
 from ..checkpoint.languages import recorded_languages
-from ..checkpoint.results import read_record, read_results
+from ..checkpoint.results import read_results
+from ..checkpoint.tokenizers import load_tokenizers
 from ..convert.export import export
 from ..convert.html_engine import MODULE_FILE, PAGE_FILE
 from ..messages import say
 from ..model.errors_vaswani import InvalidValueError
+from ..model.tokenizing_vaswani import languages_of
 from ..publish.destination import Destination, check_destination
 from ..publish.model_card import pipeline_of
 from ..publish.push import commit_and_check, only_hub_errors, push
@@ -73,7 +75,15 @@ def show_attention(text, num_beams):
 
 examples = {examples}
 launch(
-    [Direction({label}, translate, num_beams={num_beams}, examples=examples, explain=show_attention)],
+    [
+        Direction(
+            {label},
+            translate,
+            num_beams=translator.setting("num_beams"),
+            examples=examples,
+            explain=show_attention,
+        )
+    ],
     {title},
 )
 '''
@@ -113,11 +123,18 @@ def push_with_space(
 
 
 def check_space(checkpoint: str | Path, space: str) -> None:
-    """Raise an error if the name of the Space is invalid, or if the checkpoint is not a translation model."""
+    """Raise an error if the name of the Space is invalid, or if the page of the Space does not support the
+    checkpoint.
+    """
     validate_repo_id(space)
     if pipeline_of(Path(checkpoint)) != "translation":
         raise InvalidValueError(
             f"`--space` is for a model that translates, but '{checkpoint}' does not translate; leave `--space` out."
+        )
+    if languages_of(load_tokenizers(checkpoint)[0]):
+        raise InvalidValueError(
+            f"`--space` is for a model without language tokens, but '{checkpoint}' has language tokens; leave "
+            "`--space` out."
         )
 
 
@@ -156,14 +173,12 @@ def stage_space(checkpoint: Path, staged: Path, repository: str, commit: str) ->
     """Write the files of a Space with the SDK "gradio" into the folder `staged`."""
     languages = recorded_languages(checkpoint)
     examples = read_results(checkpoint).examples or []
-    generation = read_record(checkpoint / "generation_config.json")
     title = repository.split("/")[-1]
     values: dict[str, Any] = {
         "model": repository,
         "commit": commit,
         "examples": [example.source for example in examples],
         "label": " → ".join(languages) if languages else title,
-        "num_beams": generation.get("num_beams") or 1,
         "title": title,
     }
     # Insert the values of the dict `values` into app.py as JSON. The JSON of a text, a number or a list of

@@ -124,6 +124,13 @@ def text_of_code(name: str, raw: str) -> str:
     return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
 
 
+def visible_text(document: str) -> str:
+    """Return the text of an HTML document that is translated, without tags, scripts and styles."""
+    tokens = _tokens_of(document)
+    text = " ".join(token.raw for token in tokens if token.kind == "text" and not token.is_kept)
+    return " ".join(unescape(text).split())
+
+
 def keeps_content(tag: str) -> bool:
     """Return True if the opening tag `tag` excludes the content of its element from translation."""
     tokens = _Tokenizer(tag).tokens

@@ -6,7 +6,8 @@ runs the model code in this repository, and does not need the package vaswani_hf
 library versions that the code needs.
 
 A request is a JSON object: `inputs` is a text or a list of texts, and `parameters` has the arguments of the
-pipeline, such as {"num_beams": 4, "return_scores": true}.
+pipeline, such as {"num_beams": 4, "return_scores": true}. A parameter must be a field of `GenerationConfig`,
+or an entry of `PARAMETERS`.
 """
 
 import json
@@ -17,6 +18,17 @@ import transformers
 
 # Maps the `model_type` in config.json to the task of the pipeline.
 TASKS = {"vaswani": "translation", "vaswani_decoder": "text-generation", "vaswani_encoder": "fill-mask"}
+# The parameters that a request can have in addition to the fields of `GenerationConfig`. Refuse all other
+# arguments of the pipelines: `custom_generate` runs code, `glossary` reads a file of the endpoint, and the
+# values of other arguments, such as `ensemble`, are not JSON.
+PARAMETERS = frozenset(
+    # The arguments of "translation".
+    "batch_size clean_up_tokenization_spaces coverage_penalty length_penalty_type max_length_a max_length_b "
+    "must_contain on_error repetition_guard return_alignments return_scores seed split_sentences src_lang "
+    "stop_sequence target_prefix tgt_lang tokens_per_batch truncation "
+    # The arguments of "text-generation" and "fill-mask".
+    "handle_long_generation prefix return_full_text skip_special_tokens targets".split()
+)
 
 
 class EndpointHandler:
@@ -43,4 +55,13 @@ class EndpointHandler:
         inputs = data.get("inputs")
         if not isinstance(inputs, (str, list)):
             raise ValueError(f"The key `inputs` must be a text or a list of texts, but is {inputs!r}.")
-        return self.pipeline(inputs, **(data.get("parameters") or {}))
+        parameters = data.get("parameters") or {}
+        if not isinstance(parameters, dict):
+            raise ValueError(f"The key `parameters` must be a JSON object, but is {repr(parameters)[:100]}.")
+        allowed = PARAMETERS | vars(transformers.GenerationConfig()).keys()
+        for name in parameters:
+            if name not in allowed:
+                raise ValueError(
+                    f"An endpoint does not accept the parameter {name[:100]!r}; leave the parameter out."
+                )
+        return self.pipeline(inputs, **parameters)

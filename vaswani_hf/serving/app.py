@@ -72,7 +72,7 @@ def _translation_endpoint(service: Service, kind: type[ApiRequest]) -> Callable[
                 parsed = kind.load(fields)
                 wanted = parsed.wanted()
                 service.check_limits(wanted)
-                direction = service.directions.find(wanted.source, wanted.target, wanted.texts)
+                direction = service.directions.find(wanted.source, wanted.target, wanted.texts_to_detect)
                 if wanted.settings.stream:
                     return _streamed_answer(service, parsed, direction, wanted)
                 translations = await _result_of(service.submit(direction, wanted), request)
@@ -94,7 +94,7 @@ def _answer(
 ) -> dict[str, Any]:
     confidence = 0.0
     if wanted.source == AUTO:
-        confidence = service.directions.confidences(wanted.texts)[direction.source]
+        confidence = service.directions.confidences(wanted.texts_to_detect)[direction.source]
     return parsed.answer(direction, translations, confidence)
 
 

@@ -22,14 +22,15 @@ _MOST_READ = 1000
 
 @dataclass(frozen=True)
 class Direction:
-    """A source language, a target language, and the translator. `tag` is the language code in the tag that
-    the service adds to each source text: "en" for `>>en<<`. `tag` is None if the model needs no tag.
+    """A source language, a target language, and the translator. `tgt_lang` is the option of a translation:
+    the language in the tag that the translator adds to each source text (such as "en" for `>>en<<`), or the
+    language of the language token. `tgt_lang` is None if the model needs neither a tag nor a language token.
     """
 
     source: str
     target: str
     translator: BaseTranslator
-    tag: str | None = None
+    tgt_lang: str | None = None
 
     def without_tags(self, text: str) -> str:
         """Change the brackets of each tag, such as `>>en<<` to `»en«`, because a tag would change the target
@@ -43,7 +44,8 @@ class Direction:
 class Directions:
     """The translation directions (pairs of source and target language) that the service supports. `models`
     contains a source language, a target language and a translator for each model. Two models with the same
-    source language and the same target language raise a ValueError.
+    source language and the same target language raise a ValueError. A language without a language token
+    raises a ValueError if the model needs language tokens.
     """
 
     def __init__(
@@ -59,14 +61,23 @@ class Directions:
                     f"`models` must have different languages, but two models translate from {source} to {target}; "
                     "leave one of the two models out."
                 )
-            tag = target if f">>{target}<<" in translator.segment_tokenizer.tags else None
-            self._directions[source, target] = Direction(source, target, translator, tag)
+            tokenizer = translator.segment_tokenizer
+            for language in (source, target):
+                if tokenizer.languages and language not in tokenizer.languages:
+                    raise InvalidValueError(
+                        f"`--languages` must name languages of the model ({', '.join(tokenizer.languages)}), but "
+                        f"names {language}."
+                    )
+            is_chosen = target in tokenizer.languages or f">>{target}<<" in tokenizer.tags
+            self._directions[source, target] = Direction(
+                source, target, translator, target if is_chosen else None
+            )
         for source, target, translator in models:
             for tag in translator.segment_tokenizer.tags:
                 language = tag.strip("><")
                 # A model with tags can translate into the language of each tag.
                 pair = languages_to(language, (source, target))
-                self._directions.setdefault(pair, Direction(*pair, translator, tag=language))
+                self._directions.setdefault(pair, Direction(*pair, translator, language))
 
     def __iter__(self):
         return iter(self._directions.values())

@@ -5,11 +5,13 @@ a `Wanted` object, and convert the translations to the answer for the client.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from ..markup.html import visible_text
 from ..model.checks_vaswani import A_PROBABILITY
 from ..model.errors_vaswani import InvalidValueError
 from ..model.translations_vaswani import Translation
@@ -38,7 +40,7 @@ class RequestSettings(Settings):
     """the name of a glossary of the service"""
     min_confidence: float | None = Field(None, **A_PROBABILITY.limits)
     """if the confidence of a translation is below `min_confidence`, the answer contains an empty text instead
-    of the translation
+    of the translation; a sentence of a document stays in the source language
     """
 
 
@@ -55,6 +57,15 @@ class Wanted:
     must_contain: tuple[str, ...] = ()
     format: TextFormat = "text"
     settings: RequestSettings = RequestSettings()
+
+    @cached_property
+    def texts_to_detect(self) -> Sequence[str]:
+        """The texts whose language the service detects: HTML without tags and scripts, because most words of
+        tags and scripts are English.
+        """
+        if self.source != AUTO or self.format != "html":
+            return self.texts
+        return [visible_text(document) for document in self.texts]
 
 
 class ApiRequest(Protocol):

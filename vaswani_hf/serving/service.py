@@ -189,13 +189,17 @@ class Service:
         """Return the translation options for one request: the default options of the service, changed by the
         settings of the request (`settings`).
         """
-        options = replace(self._options, return_scores=settings.scores, return_alignments=settings.alignments)
+        options = replace(
+            self._options,
+            return_scores=settings.scores,
+            return_alignments=settings.alignments,
+            src_lang=direction.source,
+            tgt_lang=direction.tgt_lang,
+        )
         if settings.min_confidence is not None:
             options = replace(options, min_confidence=settings.min_confidence)
         if settings.glossary is not None:
             options = replace(options, glossary=self._glossary(settings.glossary))
-        if direction.tag is not None:
-            options = replace(options, tgt_lang=direction.tag)
         if settings.stream and options.min_confidence is not None:
             raise InvalidValueError(
                 "`stream` must be left out with `min_confidence`, because the confidence of a translation is "
