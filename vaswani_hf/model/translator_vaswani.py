@@ -48,6 +48,7 @@ from .requests_vaswani import (
     check_iterable_of_texts,
     check_text,
     make_requests,
+    numbered,
     try_parse,
     unwrap,
     zip_pairs,
@@ -200,8 +201,8 @@ class BaseTranslator:
                 self.backend.seed(options.seed + first_line)
             # If the translation of the texts in `window` raises an error, `results_of_lines` finds the
             # invalid text.
-            find = partial(self._translate_lines, options=completed)
-            for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
+            find = partial(self._translate_window, options=completed)
+            for result in results_of_lines(window, first_line, numbered, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
 
@@ -254,15 +255,12 @@ class BaseTranslator:
         `prepare`, for example to choose a dtype.
         """
 
-    def _translate_lines(
-        self, lines: list[tuple[int, Request]], options: TranslationOptions
+    def _translate_window(
+        self, requests: list[Request], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Run all steps of the translation for `lines`, a list of pairs (line number, request). Return the
-        translations of each line, best first.
-        """
-        requests = [request for _, request in lines]
+        """Run all steps of a translation. Return the translations of each request, best first."""
         # Steps 1 to 3 of a translation.
-        layouts = self.segmenter.layouts(requests, [number for number, _ in lines], options)
+        layouts = self.segmenter.layouts(requests, options)
         segments: list[Segment] = []
         for layout in layouts:
             segments += layout.segments
@@ -272,13 +270,13 @@ class BaseTranslator:
         of_segments = iter(self.segment_search.translate(segments, options))
         # Join the translations of the segments of each text (step 7).
         results = []
-        for (number, request), layout in zip(lines, layouts, strict=True):
+        for request, layout in zip(requests, layouts, strict=True):
             of_text = list(islice(of_segments, len(layout.segments)))
             translations = self.join(request, of_text, layout.separators, options)
             if unmet := translations[0].unmet_phrases:
                 place = "`must_contain`" if options.glossary is None else "`must_contain` or in the glossary"
                 logger.warning(
-                    f"Line {number} has {', '.join(map(repr, unmet))} in {place}, but no translation with "
+                    f"Line {request.line_number} has {', '.join(map(repr, unmet))} in {place}, but no translation with "
                     "all phrases was found under the other settings; the translation of the line lacks the "
                     "named phrases."
                 )
@@ -408,10 +406,6 @@ def _gives_records(options: TranslationOptions) -> bool:
     checkpoint, so that the type of the results depends only on the arguments of the call.
     """
     return options.is_scored or setting_of("num_return_sequences", options.generate, None) > 1
-
-
-def _numbered_request(request: Request | InvalidInput, number: int) -> tuple[int, Request]:
-    return number, unwrap(request)
 
 
 def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
