@@ -90,14 +90,14 @@ class SegmentTokenizer:
             return []
         prefixed = [self.prefix + text for text in texts]
         inputs = self._token_ids(prefixed, options, max_length)
-        generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
+        arguments = {name: value for name, value in inputs.items() if not isinstance(value, list)}
         first_ids = []
         if self.languages:
             first_ids = [self._language_id("src_lang", options.src_lang)]
-            generate["forced_bos_token_id"] = self._language_id("tgt_lang", options.tgt_lang)
+            arguments["forced_bos_token_id"] = self._language_id("tgt_lang", options.tgt_lang)
         segments = []
         for row, (text, token_ids) in enumerate(zip(texts, inputs["input_ids"], strict=True)):
-            segment = Segment(text, [*first_ids, *token_ids], generate=generate)
+            segment = Segment(text, [*first_ids, *token_ids], generate_arguments=arguments)
             is_long = len(segment.token_ids) > max_length
             if self.tokenizer.is_fast and (options.return_alignments or is_long):
                 segment.words = [-1] * len(first_ids) + self._words(prefixed[row], inputs[row])
