@@ -414,7 +414,7 @@ class VaswaniGeneration(GenerationMixin):
         if (
             is_sliding
             and model_kwargs.get(CACHE_NAME) is None
-            and any(self.config.windows_of(is_causal=True))
+            and any(self.config.shape_of("decoder").windows)
         ):
             model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
             config.cache_implementation = None
