@@ -446,41 +446,38 @@ def results_of_lines(
     `on_error` is "fail", the error of an invalid line is raised after the results of the earlier lines. The
     field `line_number` of the error is the number of the line.
     """
-    good: list[tuple[int, Any]] = []
+    inputs = []
     errors: dict[int, Exception] = {}
     for number, line in enumerate(lines, first_line):
         try:
-            good.append((number, read(line, number)))
+            inputs.append(read(line, number))
         except LINE_ERRORS as error:
             errors[number] = error
             if on_error == "fail":
                 break
-    found = _find_or_bisect(good, find, on_error)
-    for number in range(first_line, first_line + len(good) + len(errors)):
-        yield _skip_or_raise(errors[number], number, on_error) if number in errors else next(found)
+    found = _find_or_bisect(inputs, find)
+    for number in range(first_line, first_line + len(inputs) + len(errors)):
+        result = errors[number] if number in errors else next(found)
+        if isinstance(result, Exception):
+            if on_error == "fail":
+                result.line_number = number  # type: ignore[attr-defined]
+                raise result
+            result = Translation("", error=" ".join(str(result).split()))
+        yield result
 
 
-def _find_or_bisect(
-    lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
-) -> Iterator[Any]:
-    """Call the function `find` with all lines, and yield the results. If `find` raises an error, call `find`
-    with each half of the lines, down to single lines.
+def _find_or_bisect(inputs: list[Any], find: Callable[[list[Any]], Sequence[Any]]) -> Iterator[Any]:
+    """Call the function `find` with all inputs, and yield the results. If `find` raises an error, call `find`
+    with each half of the inputs, down to single inputs. The result of an invalid input is its error.
     """
     try:
-        found = find([line for _, line in lines]) if lines else []
+        found = find(inputs) if inputs else []
     except LINE_ERRORS as error:
-        if len(lines) == 1:
-            yield _skip_or_raise(error, lines[0][0], on_error)
+        if len(inputs) == 1:
+            yield error
             return
-        half = len(lines) // 2
-        yield from _find_or_bisect(lines[:half], find, on_error)
-        yield from _find_or_bisect(lines[half:], find, on_error)
+        half = len(inputs) // 2
+        yield from _find_or_bisect(inputs[:half], find)
+        yield from _find_or_bisect(inputs[half:], find)
     else:
         yield from found
-
-
-def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
-    if on_error == "skip":
-        return Translation("", error=" ".join(str(error).split()))
-    error.line_number = number  # type: ignore[attr-defined]
-    raise error
