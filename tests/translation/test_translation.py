@@ -63,7 +63,7 @@ def test_each_line_is_translated_as_if_it_were_alone_and_in_order(translator):
     assert next(lines) == LINES[2]
 
 
-def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(translator):
+def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(translator, caplog):
     line = " ".join(["three", "four"] * 40)
     ((segments, separators),) = translator.segmenter.layouts([Request(line)], TranslationOptions())
     assert len(segments) > 1 and separators == ["", *[" "] * (len(segments) - 1), ""]
@@ -72,9 +72,10 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(trans
     texts = [segment.text for segment in segments]
     assert texts == [decode(segment.token_ids, skip_special_tokens=True) for segment in segments]
     assert " ".join(map(str.strip, texts)) == line
-    translation = list(translator.translate([line, "one"], max_new_tokens=4))
-    assert len(translation) == 2
-    assert translation[0] == " ".join(translator.translate(texts, max_new_tokens=4))
+    caplog.clear()
+    _, translation = translator.translate(["one", line], max_new_tokens=4)
+    assert caplog.records[-1].getMessage().startswith("Line 2 has ")
+    assert translation == " ".join(translator.translate(texts, max_new_tokens=4))
 
 
 def test_a_window_is_tokenised_in_one_call(translator, monkeypatch):
