@@ -127,8 +127,8 @@ def config_field(
 
 @dataclass(frozen=True)
 class StackShape:
-    """The sizes, the norms and the attention windows of a stack. `VaswaniConfig.shape_of` computes them from
-    the fields of the config.
+    """The sizes, the norms and the attention windows of a stack: of the encoder or of the decoder.
+    `VaswaniConfig.shape_of` creates the `StackShape` from the fields of the config.
     """
 
     vocab_size: int

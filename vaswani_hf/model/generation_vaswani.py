@@ -20,8 +20,11 @@ search with a streamer, and greedy search with `return_dict_in_generate`, logits
 criteria. If a call has an argument, such as `ensemble`, that only the search of this package supports, this
 package also runs greedy search with `return_dict_in_generate`, logits processors and stopping criteria. If a
 call has an argument that only the search of this package supports, and another argument selects a decoding
-method of transformers, the call raises an error. `OwnSearch` makes the choice for greedy search with logits
-processors or stopping criteria, because transformers creates them inside `generate`.
+method of transformers, the call raises an error.
+
+`_uses_own_search` makes the choice, with one exception: for greedy search, `OwnSearch` can still call the
+decoding method of transformers. This choice depends on the logits processors and the stopping criteria, and
+transformers creates both inside `generate`.
 
 This package adds settings to the settings of transformers. Each of the following settings can be an argument
 of `generate` or a field of `generation_config`:
