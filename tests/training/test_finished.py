@@ -213,8 +213,11 @@ def test_a_finished_run_is_ended_in_another_way_and_goes_on(run, copied):
     calibration = {"calibration.json", "calibration.png"}
     for name in calibration:
         (copied / name).write_text('{"weights": [0, 0, 0, 0]}')
-    run("run", "--resume=true --num_beams=3")
+    run("run", "--resume=true --num_beams=3 --examples=[seven]")
     assert results(copied)["decoding"]["num_beams"] == 3
+    assert [example["source"] for example in results(copied)["examples"]] == ["seven"]
+    run("run", "--resume=true --num_beams=3 --examples=[two]")
+    assert [example["source"] for example in results(copied)["examples"]] == ["two"]
     assert len(metrics(copied)) == len({json.dumps(row) for row in metrics(copied)})
     # The weights are the same, so their calibration stays.
     assert calibration < contents(copied).keys()
