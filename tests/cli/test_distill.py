@@ -110,11 +110,16 @@ def test_pairs_without_a_teacher_credit_nobody(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
     data = TranslationData(source_language="en", target_language="de", train_pairs=files)
+    (warning,) = data.replace(test_size=1).warnings()
+    assert warning.startswith(
+        "`data.test_size: 1` takes the test pairs out of a file of `vaswani distill`, so"
+    )
     assert "by the model teacher" in TASKS["translation"].pin_data(data, None).attribution
     (tmp_path / "array.jsonl").write_text('[["one", "eins"]]')
     for file in (files[1], str(tmp_path / "array.jsonl")):
         other = data.replace(train_pairs=[file])
         assert TASKS["translation"].pin_data(other, None) == other
+        assert other.replace(test_size=1).warnings() == []
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, output, tmp_path):
