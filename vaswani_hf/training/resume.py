@@ -267,6 +267,29 @@ def refuse_other_data(folder: Path, before: CorpusDigest, pairs: CorpusDigest) -
         )
 
 
+def refuse_other_validation(
+    folder: Path, training: AnyTraining, checkpoint: Path, measure: dict[str, Any] | None
+) -> None:
+    """Raise an error if early stopping would compare validation scores of the earlier run with scores of
+    other texts or another metric. `measure` is the new `Validation.measure`.
+    """
+    before = CheckpointRecord.of(checkpoint).validation
+    if not training.stops_early or before is None or measure is None:
+        return
+    # The loss does not depend on the other values of the measure.
+    keys = ["texts"] if training.metric_for_best_model in ("loss", "perplexity") else [*measure]
+    for key in keys:
+        if measure[key] == before.get(key):
+            continue
+        changed = "The validation texts differ from the texts of"
+        if key != "texts":
+            changed = f"`{key}` is {measure[key]!r}, but {before.get(key)!r} in"
+        raise InvalidValueError(
+            f"{changed} the run in '{folder}' that is to be resumed, and early stopping would compare different "
+            "scores; restore the value, turn early stopping off, or choose another `--output_dir`."
+        )
+
+
 def _pairs_in_words(pairs: CorpusDigest) -> str:
     count = "a stream" if pairs.count is None else f"{pairs.count:,} pairs"
     return f"{count}, sha256 {pairs.sha256[:8]}…"
