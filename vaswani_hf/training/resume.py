@@ -146,7 +146,7 @@ def find_state(recipe: Recipe, saved: Recipe | None) -> RunState:
         # If the manifest does not describe the run, the hashes of the undamaged files are unknown. Therefore
         # the run makes all final files again.
         return RunState.DAMAGED if is_described else RunState.UNFINISHED
-    if is_described:
+    if is_described or not (folder / WEIGHTS_FILE).exists():
         raise ValueError(
             f"The run in '{folder}' is finished, but {damage}; no whole checkpoint is left to make these "
             "files again, so restore them from a copy, or choose another `--output_dir`."
