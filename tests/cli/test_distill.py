@@ -84,7 +84,7 @@ def test_pairs_are_those_of_the_translator_and_the_card_of_a_student_says_so(
     vaswani, teacher, recipe, output, tmp_path
 ):
     code, out, _ = vaswani("distill", recipe, "--teacher", teacher, "--output", output)
-    assert (code, out) == (0, f"60 pairs from 60 sentences are in '{output}'\n")
+    assert (code, out) == (0, f"'{output}' has 60 pairs from 60 sentences\n")
     sources, references = zip(*corpus(recipe), strict=True)
     translations = list(Translator.from_pretrained(str(teacher), "cpu").translate(sources))
     assert read_back(recipe, output) == list(zip(sources, translations, strict=True))
@@ -107,11 +107,16 @@ def test_pairs_without_a_teacher_credit_nobody(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     files = [str(tmp_path / f"{name}.jsonl") for name in ("distilled", "mine")]
     data = TranslationData(source_language="en", target_language="de", train_pairs=files)
+    (warning,) = data.replace(test_size=1).warnings()
+    assert warning.startswith(
+        "`data.test_size: 1` takes the test pairs out of a file of `vaswani distill`, so"
+    )
     assert "by the model teacher" in TranslationTask(data).pin_data(None).attribution
     (tmp_path / "array.jsonl").write_text('[["one", "eins"]]')
     for file in (files[1], str(tmp_path / "array.jsonl")):
         other = data.replace(train_pairs=[file])
         assert TranslationTask(other).pin_data(None) == other
+        assert other.replace(test_size=1).warnings() == []
 
 
 def test_a_corpus_that_is_never_seen_is_not_translated(vaswani, teacher, recipe, output, tmp_path):
@@ -179,7 +184,7 @@ def test_sentences_that_are_skipped_have_no_pairs(teacher, recipe, output, tmp_p
 
     monkeypatch.setattr(PyTorchBackend, "search", refusing)
     assert main(words) == 0
-    assert capsys.readouterr().out.endswith("; 1 sentences were skipped\n")
+    assert capsys.readouterr().out.endswith("; the command skipped 1 sentence\n")
     assert {source for source, _ in read_back(recipe, output)} == {"seven", "two", "nine"}
 
 
@@ -196,7 +201,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
         output.write_bytes(whole[:size])
         code, out, _ = vaswani(*words, "--resume")
         assert code == 0 and output.read_bytes() == whole, size
-    assert out == f"2 more pairs from 1 more sentences are in '{output}'\n"
+    assert out == f"'{output}' has 0 more pairs from 0 more sentences\n"
     for fewer in (3, 10):
         code, _, sentence = vaswani(*shorter, fewer)
         assert code == 2 and output.read_bytes() == whole
@@ -271,6 +276,16 @@ def test_a_teacher_on_the_hub_has_its_languages_with_it(vaswani, teacher, recipe
     )
     assert vaswani(*words, "--numbers_train_size", "5")[0] == 0
     assert rows_of(words[-1])[0]["distillation"]["teachers"] == [repo_id]
+
+
+def test_a_teacher_does_not_sample(vaswani, teacher, recipe, output, tmp_path):
+    sampler = Path(shutil.copytree(teacher, tmp_path / "sampler"))
+    path = sampler / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": True, "temperature": 9.0}))
+    words = ["distill", recipe, "--teacher", sampler, "--output", output, "--numbers_train_size", 9]
+    assert vaswani(*words)[0] == 0
+    sources, targets = zip(*read_back(recipe, output), strict=True)
+    assert list(targets) == list(Translator.from_pretrained(str(teacher), "cpu").translate(sources))
 
 
 def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, output, tmp_path):

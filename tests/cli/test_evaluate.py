@@ -11,7 +11,12 @@ from factories import files_in, save_checkpoint, tiny_model, tiny_tokenizer, wri
 import vaswani_hf.evaluation.comparison as comparison
 from vaswani_hf.cli import main
 from vaswani_hf.data.perturbations import PERTURBATIONS
-from vaswani_hf.evaluation.bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, score_translations
+from vaswani_hf.evaluation.bleu import (
+    COUNT_CHARACTERS_NOTE,
+    SHORT_TEXTS_NOTE,
+    SPLIT_COMPOUNDS_NOTE,
+    score_translations,
+)
 from vaswani_hf.evaluation.robustness import perturbed_test_sets
 from vaswani_hf.translation.translator import Translator
 
@@ -190,7 +195,7 @@ def test_a_bleu_of_zero_for_short_texts_is_explained(evaluate, folder):
     (folder / "reference").write_text("eins\nzwei drei\n" * 6)
     out = evaluate("short")[1]
     assert out.startswith("BLEU 0.00 ") and "exact match 100.00 %" in out
-    assert out.endswith(f"{SHORT_TEXTS_NOTE}\n")
+    assert out.endswith(f"{SHORT_TEXTS_NOTE} {COUNT_CHARACTERS_NOTE}\n")
     out = evaluate("short", "--compare", "a", "b")[1]
     assert f"short: {SHORT_TEXTS_NOTE}" in out and f"a: {SHORT_TEXTS_NOTE}" not in out
     assert "bleu_note" not in json.loads(evaluate("short", "--tokenize", "char", "--json")[1])

@@ -129,8 +129,10 @@ def test_an_engine_without_the_length_penalty_of_the_checkpoint_has_its_own_base
         assert (row.changed, row.message) == (0, "")
 
 
-def test_each_engine_returns_one_translation_of_each_text(checkpoint, tmp_path):
-    folder = with_search(checkpoint, tmp_path, num_beams=4, num_return_sequences=2)
+def test_each_engine_returns_one_translation_of_each_text_without_sampling(checkpoint, tmp_path):
+    folder = with_search(
+        checkpoint, tmp_path, num_beams=4, num_return_sequences=2, do_sample=True, temperature=9.0
+    )
     rows = certify(folder, SOURCES, REFERENCES, formats=["marian"], num_beams=1).rows
     assert [(row.status, row.changed) for row in rows] == [("measured", 0)] * 2
 

@@ -9,7 +9,13 @@ import sys
 import evaluate
 import pytest
 
-from vaswani_hf.evaluation.bleu import exact_match_by, score_translations, split_compounds
+from vaswani_hf.evaluation.bleu import (
+    COUNT_CHARACTERS_NOTE,
+    SHORT_TEXTS_NOTE,
+    exact_match_by,
+    score_translations,
+    split_compounds,
+)
 from vaswani_hf.evaluation.metric import TranslationMetric
 
 PREDICTIONS = [
@@ -69,6 +75,21 @@ def test_scores_and_signatures_equal_those_of_the_command_line(options, referenc
     assert scores["bleu"] == pytest.approx(bleu["score"], abs=1e-9)
     assert scores["chrf"] == pytest.approx(chrf["score"], abs=1e-9)
     assert (scores["bleu_signature"], scores["chrf_signature"]) == (bleu["signature"], chrf["signature"])
+
+
+@pytest.mark.parametrize(
+    ("prediction", "tokenize", "note"),
+    [
+        ("a b c", "13a", f"{SHORT_TEXTS_NOTE} {COUNT_CHARACTERS_NOTE}"),
+        ("one two", "char", None),
+        ("abc", "char", SHORT_TEXTS_NOTE),
+        ("", "char", None),
+        ("", "13a", None),
+    ],
+)
+def test_a_note_explains_a_bleu_of_zero_for_short_texts(prediction, tokenize, note):
+    scores = score_translations([prediction], ["a b c d"], tokenize=tokenize)
+    assert scores.get("bleu_note") == note
 
 
 def test_exact_match_is_the_percentage_of_equal_translations():

@@ -574,7 +574,7 @@ def test_wrong_extensions_are_one_sentence(files, recipe, b, parts):
 # Only the recipes of other tasks have the key `data.language`.
 ON_RESUME = """
 fixed | task seed data.test_size data.language training.bf16 model.d_model model.init_from.encoder
-free | output_dir data.num_proc data.train_source model.code training.resume publishing.examples
+free | output_dir data.num_proc data.train_source model.code training.resume publishing.hub_model_id
 continue | data.test_source data.test_split training.max_steps decoding.num_beams evaluation.tokenize
 """
 

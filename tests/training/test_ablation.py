@@ -109,6 +109,22 @@ def test_a_finished_training_is_not_repeated(first_time, words, folder, capsys, 
     assert (folder / "runs" / "list.md").read_text() == written["md"]
 
 
+def test_a_finished_training_is_scored_on_changed_validation_texts(
+    first_time, words, folder, capsys, monkeypatch
+):
+    path = folder / "validation.target"
+    text = path.read_text()
+    monkeypatch.setattr(ablation, "_write_files", lambda *args: None)
+    monkeypatch.setattr(ablation, "train", lambda recipe: json.loads(results.read_text()))
+    results = folder / "runs" / "plain" / "seed_3" / "results.json"
+    try:
+        path.write_text(text.replace("e", "a"))
+        assert main(words) == 0
+    finally:
+        path.write_text(text)
+    assert "training 1 of 4: plain, seed 3\n" in capsys.readouterr().err
+
+
 def test_more_seeds_continue_a_list_and_tell_the_progress(first_time, words, capsys, monkeypatch):
     started = []
 

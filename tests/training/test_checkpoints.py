@@ -206,6 +206,28 @@ def test_a_run_that_stopped_early_trains_no_more_when_it_was_killed_before_its_r
     assert eval_steps(moved, "eval_bleu") == [2, 4, 6]
 
 
+def test_early_stopping_compares_only_scores_of_the_same_texts_and_metric(run, train_command, tmp_path):
+    train, validation = (
+        write_pairs(tmp_path / f"{name}.jsonl", number_pairs(40, seed, "train"))
+        for seed, name in enumerate(("train", "validation"))
+    )
+    files = f"--corpus=null --train_pairs={train} --validation_pairs={validation}"
+    options = f"{STOPPING} {files} --early_stopping_score=101"
+    folder = run("run", options, "--max_steps=2")
+    longer = f"{options} --max_steps=4 --resume=true"
+    end = f"the run in '{folder}' that is to be resumed, and early stopping would compare different scores;"
+    code, _, sentence = train_command(longer, "--tokenize=char")
+    assert code == 2 and sentence.startswith(f"`evaluation.tokenize` is 'char', but '13a' in {end}")
+    rows = validation.read_text()
+    validation.write_text(rows.replace("eins", "zwei"))
+    code, _, sentence = train_command(longer)
+    assert code == 2 and sentence.startswith(f"The validation texts differ from the texts of {end}")
+    assert names(folder) == ["checkpoint-2"]
+    # Without early stopping, or without a further validation, the run continues.
+    assert train_command(f"{options} --max_steps=2 --resume=true --tokenize=char")[0] == 0
+    assert train_command(longer.replace("score=101", "score=null"))[0] == 0
+
+
 def test_the_best_checkpoint_survives_rotation(run):
     options = f"{STOPPING} --early_stopping_patience=3 --save_total_limit=2"
     folder = run("run", options)

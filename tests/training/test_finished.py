@@ -116,6 +116,11 @@ def test_without_checkpoints_unrecoverable_files_are_named_and_nothing_is_change
         "whole checkpoint is left to make these files again, so restore them from a copy, or choose another `--output_dir`."
     )
     assert contents(copied) == before
+    # The manifest does not describe the run, and the run has no weights.
+    DAMAGES["truncated"](copied / "manifest.json")
+    (copied / "model.safetensors").unlink()
+    code, _, sentence = train_command("--resume=true")
+    assert code == 1 and "no whole checkpoint is left to make these files again" in sentence
 
 
 @pytest.mark.parametrize("options", [AVERAGED, "--ema_decay=0.8", "--early_stopping_patience=9"])
@@ -192,6 +197,10 @@ def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, trai
     assert train_command(resumed)[0] == 0
     assert not changed(folder, expected)
     delete_checkpoints(folder)
+    held_out.write_text(rows)
+    code, said, _ = train_command(resumed)
+    assert (code, "but the run has no checkpoint left to score\n" in said) == (0, True)
+    assert contents(folder) == expected
     corpus.write_text(rows.replace("eins", "zwei"))
     assert train_command(resumed)[2].startswith(refused)
     assert contents(folder) == expected
@@ -213,8 +222,11 @@ def test_a_finished_run_is_ended_in_another_way_and_goes_on(run, copied):
     calibration = {"calibration.json", "calibration.png"}
     for name in calibration:
         (copied / name).write_text('{"weights": [0, 0, 0, 0]}')
-    run("run", "--resume=true --num_beams=3")
+    run("run", "--resume=true --num_beams=3 --examples=[seven]")
     assert results(copied)["decoding"]["num_beams"] == 3
+    assert [example["source"] for example in results(copied)["examples"]] == ["seven"]
+    run("run", "--resume=true --num_beams=3 --examples=[two]")
+    assert [example["source"] for example in results(copied)["examples"]] == ["two"]
     assert len(metrics(copied)) == len({json.dumps(row) for row in metrics(copied)})
     # The weights are the same, so their calibration stays.
     assert calibration < contents(copied).keys()

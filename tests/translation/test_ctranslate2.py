@@ -120,6 +120,7 @@ REFUSED = {
     "--stream --text one": "`--stream` must come without `--engine ctranslate2`",
     "--ensemble x --text one": "`ensemble` must be left out with the engine ctranslate2",
     "--max_length_a -1 --text one": "`--max_length_a` must be a number of 0 or more",
+    "--do_sample --top_k 7 --num_beams 4 --text one": "`top_k` must be at least 8 (twice `num_beams`) or 0",
 }
 
 

@@ -451,6 +451,10 @@ def test_scores_are_sacrebleu_s_and_the_perplexity_is_per_token(translator):
     assert found["loss"] == pytest.approx(nats / tokens, rel=1e-5) != results["loss"]
     options = {"return_scores": True, "num_return_sequences": 2, "tokens_per_batch": None}
     assert evaluate(translator, sources, references, max_new_tokens=5, **options)["bleu"] == results["bleu"]
+    # A second evaluation with sampling draws the same translations.
+    sampling = {"do_sample": True, "temperature": 9.0, "max_new_tokens": 5}
+    drawn = [evaluate(translator, sources, references, **sampling)["translations"] for _ in range(2)]
+    assert drawn[0] == drawn[1] != results["translations"]
     with pytest.raises(ValueError, match="^`on_error` must not be skip, because"):
         evaluate(translator, sources, references, on_error="skip")
     # The value is checked before the model is loaded.

@@ -5,10 +5,12 @@ model. training/distillation.py describes the file that the command writes.
 from collections import Counter, deque
 from collections.abc import Iterator, Sized
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
+from ..messages import counted
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.requests_vaswani import Request
@@ -29,9 +31,12 @@ from .train import RecipeOptions
 class DistillOptions(SearchOptions, LanguageOptions, EngineOptions, WorkerOptions, RecipeOptions):
     """The options of `vaswani distill`."""
 
-    num_return_sequences: int | None = translation_option("num_return_sequences")
+    num_return_sequences: int | None = on_command_line(None, ge=1, group="search")
+    """number of translations of each source sentence; by default the value in the checkpoint"""
     repetition_guard: bool = translation_option("repetition_guard")
-    on_error: Literal["fail", "skip"] = translation_option("on_error")
+    on_error: Literal["fail", "skip"] = "fail"
+    """what to do with an invalid source sentence; skip: report the sentence, write no pair for the sentence,
+    and continue; the exit code is 1 if all sentences are invalid"""
     teacher: list[str] = on_command_line(group="search", metavar="MODEL")
     """a checkpoint folder or a repository on the Hub; several teachers must have the same vocabulary, and
     their probabilities are averaged"""
@@ -88,11 +93,15 @@ def run(options: DistillOptions) -> None:
             options.teacher, chosen, options.keep_references, dataset_revision
         )
         header: dict[str, Any] = {}
+        counts = Counter[str]()
+        more = ""
         if finished.size:
             distillation.refuse_other_metadata(metadata, finished.metadata or {}, options.output)
+            # Do not count the last training pair of the earlier file, because its lines are written again.
+            counts.update(sentences=-1, pairs=-finished.num_removed)
+            more = "more "
         else:
             header = {"distillation": metadata}
-        counts = Counter[str]()
         for number, pair, translation in _translated(options, chosen, pairs, tag, finished.num_pairs):
             rows = []
             for target in distillation.targets_of(pair, translation, options.keep_references):
@@ -110,15 +119,16 @@ def run(options: DistillOptions) -> None:
                 f"empty translation by `--teacher` {', '.join(options.teacher)}; give a trained teacher, or "
                 "other training data."
             )
-    print(_summary(counts, options.output, " more" if finished.num_pairs else ""))
+    print(_summary(counts, options.output, more))
 
 
 def _summary(counts: Counter[str], output: str, more: str) -> str:
-    text = f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences are in '{output}'"
+    pairs = counted(counts["pairs"], f"{more}pair")
+    text = f"'{output}' has {pairs} from {counted(counts['sentences'], f'{more}sentence')}"
     if counts["empty"]:
-        text += f"; for {counts['empty']:,} sentences, the source or the translation is empty"
+        text += f"; for {counted(counts['empty'], 'sentence')}, the source or the translation is empty"
     if counts["skipped"]:
-        text += f"; {counts['skipped']:,} sentences were skipped"
+        text += f"; the command skipped {counted(counts['skipped'], 'sentence')}"
     return text
 
 
@@ -132,20 +142,22 @@ def _translated(
 
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
-    counted = CountedRequests(_requests(pairs, tag, done, waiting))
+    requests = CountedRequests(_requests(pairs, tag, done, waiting))
+    # Search for the best translations, even if generation_config.json of the teacher has `do_sample: true`.
+    chosen = replace(chosen, generate={**chosen.generate, "do_sample": False})
     first, *others = options.teacher
     load = options.translator_loader(first, others)
     total = len(pairs) if isinstance(pairs, Sized) else None
     translations = translate_remaining(
-        load, counted, chosen, done, num_workers=options.workers, dtype=options.dtype
+        load, requests, chosen, done, num_workers=options.workers, dtype=options.dtype
     )
-    with closing(translations), LineReport("the training split", done, counted) as report:
+    with closing(translations), LineReport("the training split", done, requests) as report:
         report.show_progress("distilling", total, to_file=True)
         for translation in translations:
             report.add(translation)
             number, pair = waiting.popleft()
             yield number, pair, translation
-    if done and counted.num_read <= done:
+    if done and requests.num_read <= done:
         raise InvalidValueError(
             f"`--output` must not have more training pairs than the recipe, but {options.output} has "
             f"{done + 1:,}; give another name."

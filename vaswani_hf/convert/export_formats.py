@@ -176,8 +176,10 @@ class TranslatorEngine(Engine):
 
     def __init__(self, folder: Path):
         self.translator = self.load(folder)
-        # The generation config can ask for more translations than `num_beams`.
+        # The generation config can ask for more translations than `num_beams`, and for sampling. Sampled
+        # translations of two engines are not comparable.
         self.translator.backend.generation_config.num_return_sequences = 1
+        self.translator.backend.generation_config.do_sample = False
 
     @abstractmethod
     def load(self, folder: Path) -> BaseTranslator:

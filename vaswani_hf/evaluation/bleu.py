@@ -29,8 +29,10 @@ SPLIT_COMPOUNDS_NOTE = (
 RECIPE_KEYS = ("tokenize", "lowercase")
 SHORT_TEXTS_NOTE = (
     "BLEU is 0 because BLEU counts sequences of 4 tokens, and each translation has fewer than 4 tokens. For "
-    "texts with fewer than 4 tokens, use exact match and chrF, or count characters: `--tokenize char` on the command line, "
-    '`tokenize="char"` in Python.'
+    "texts with fewer than 4 tokens, use exact match and chrF."
+)
+COUNT_CHARACTERS_NOTE = (
+    'BLEU can also count characters: `--tokenize char` on the command line, `tokenize="char"` in Python.'
 )
 
 
@@ -109,18 +111,19 @@ def score_translations(
         "chrf_signature": str(chrf.get_signature()),
     }
     notes = [SPLIT_COMPOUNDS_NOTE] if split_compounds else []
-    if is_zero_for_short_texts(bleu_score):
-        notes.append(SHORT_TEXTS_NOTE)
+    notes += notes_on_short_texts(bleu_score, tokenize)
     if notes:
         scores["bleu_note"] = " ".join(notes)
     return scores
 
 
-def is_zero_for_short_texts(score: BLEUScore) -> bool:
-    """Return True if BLEU is 0 because every translation has fewer than 4 tokens, the largest n-gram size of
-    BLEU.
+def notes_on_short_texts(score: BLEUScore, tokenize: str) -> list[str]:
+    """Return a note if BLEU is 0 because every translation has fewer than 4 tokens, the largest n-gram size
+    of BLEU. If all translations are empty, return no note.
     """
-    return score.score == 0 and score.totals[-1] == 0
+    if score.score > 0 or score.totals[-1] > 0 or score.sys_len == 0:
+        return []
+    return [SHORT_TEXTS_NOTE if tokenize == "char" else f"{SHORT_TEXTS_NOTE} {COUNT_CHARACTERS_NOTE}"]
 
 
 def exact_match_by(

@@ -11,7 +11,7 @@ from sacrebleu.significance import PairedTest
 
 from ..checkpoint.results import JsonObject
 from ..model.errors_vaswani import InvalidValueError
-from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, is_zero_for_short_texts
+from .bleu import SPLIT_COMPOUNDS_NOTE, corpus_metrics, notes_on_short_texts
 from .comet import comet_scores_or_error
 from .png import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PURPLE, RED, YELLOW, png_bytes
 from .systems import Report, System, TestSet
@@ -215,7 +215,9 @@ def compare_systems(
     ]
     notes = [SPLIT_COMPOUNDS_NOTE] if split_compounds else []
     notes += _notes_on_tests(differing, len(sources))
-    notes += _notes_on_short_texts(systems, references, metrics["bleu"])
+    for name, texts in systems.items():
+        bleu_score = metrics["bleu"].corpus_score(list(texts), [references])
+        notes += [f"{name}: {note}" for note in notes_on_short_texts(bleu_score, tokenize)]
     return Comparison(
         baseline=rows[0].system,
         sentences=len(sources),
@@ -325,14 +327,6 @@ def _notes_on_tests(differing: Mapping[str, int], num_sentences: int) -> list[st
     if len(others) > 1:
         notes.append("The p-values are not corrected for the number of comparisons with the baseline.")
     return notes
-
-
-def _notes_on_short_texts(systems: Systems, references: Sequence[str], bleu: Any) -> list[str]:
-    return [
-        f"{name}: {SHORT_TEXTS_NOTE}"
-        for name, texts in systems.items()
-        if is_zero_for_short_texts(bleu.corpus_score(list(texts), [references]))
-    ]
 
 
 def comparison_as_text(comparison: Comparison) -> str:

@@ -159,6 +159,10 @@ def translate_test_set(
     """
     from tqdm.auto import tqdm
 
+    if translator.setting("do_sample", **TranslationOptions.of(**options).generate):
+        # Use a fixed seed, so that a second evaluation gives the same scores. Without sampling, do not set
+        # the seed, because the seed of PyTorch would change for the caller, too.
+        options = {"seed": 1, **options}
     translated = translator.translate(sources, **options)
     description = f"translating {what}".strip()
     # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.

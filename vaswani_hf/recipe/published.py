@@ -29,13 +29,13 @@ def is_folder_of_base(recorded: str) -> bool:
 
 def published_recipe(recipe: Recipe) -> Recipe:
     """Return the published form of a recipe. Paths are shortened to their last parts, and the section
-    `publishing` keeps only the licence.
+    `publishing` keeps only the licence and the examples.
     """
     return recipe.replace(
         output_dir=last_part(recipe.output_dir),
         model=_published_model(recipe.model),
         data=_published_data(recipe.data),
-        publishing=PublishingSettings(license=recipe.publishing.license),
+        publishing=PublishingSettings(license=recipe.publishing.license, examples=recipe.publishing.examples),
     )
 
 

@@ -11,8 +11,8 @@ from .base import Settings, field_with_properties, properties_of
 # - "fixed": The run refuses the new value with an error, because the value changes the training steps.
 # - "free": An unfinished run continues with the new value. A finished run stays as it is.
 # - "continue": An unfinished run and a finished run continue with the new value. The `on_resume` value of a
-# recipe key is "continue" if changing the key requires more training steps, different final weights or new
-# scores.
+# recipe key is "continue" if changing the key requires more training steps, different final weights, new
+# scores or new examples.
 OnResume = Literal["fixed", "free", "continue"]
 
 # A text that can contain commas. On the command line, a list of free texts is not split at commas.

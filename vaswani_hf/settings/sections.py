@@ -294,10 +294,11 @@ class PublishingSettings(Settings):
     license: str | None = None
     """The licence of the model, such as cc-by-4.0. If `publishing.license` is null, the model has the licence
     of the training data."""
-    examples: list[FreeText] | None = None
+    examples: list[FreeText] | None = recipe_key(None, on_resume="continue")
     """Source texts whose translations the model card shows. If `publishing.examples` is null, the card shows
     the translations of the first 5 texts of the test split with at most 200 characters, but only if the
-    licence of the training data is known and is not research-only. An empty list means no examples.
+    licence of the training data is known and is not research-only. If you change this licence after the run
+    has finished, the examples stay. An empty list means no examples.
     """
     project: str | None = None
     """The name of the Trackio project, for `training.report_to: [trackio]`."""

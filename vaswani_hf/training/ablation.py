@@ -19,6 +19,7 @@ from pydantic import Field
 
 from ..checkpoint.files import write_whole
 from ..checkpoint.results import read_results
+from ..data.corpus_cache import hash_of_texts
 from ..model.errors_vaswani import InvalidValueError
 from ..packaged import find_recipe
 from ..recipe import Recipe, load_recipe
@@ -237,12 +238,17 @@ def _write_files(runs: Runs, outcomes: Outcomes, output: Path, stem: str) -> Non
 
 
 def _is_finished(recipe: Recipe) -> bool:
-    """Return True if the output folder has the results of a finished run with this recipe."""
+    """Return True if the output folder has the results of a finished run with this recipe, on the test texts
+    of this recipe.
+    """
     try:
         saved = saved_recipe(recipe.folder)
-        if saved is None:
+        if saved is None or not is_finished(recipe, saved):
             return False
-        refuse_another_run(resolve(recipe, saved), saved)
+        recipe = resolve(recipe, saved)
+        refuse_another_run(recipe, saved)
+        test: Any = recipe.make_task().load_split("test")
+        # A results.json of an earlier version of the package has no hash of the test texts.
+        return read_results(recipe.folder).test_sha256 in (None, hash_of_texts(test))
     except (OSError, ValueError):
         return False
-    return is_finished(recipe, saved)

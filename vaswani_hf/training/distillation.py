@@ -154,6 +154,8 @@ class FinishedPart(NamedTuple):
     """The size of the kept part in bytes."""
     metadata: dict[str, Any] | None
     """The value of the key `distillation` in the first line, or None if the file has no complete line."""
+    num_removed: int
+    """The number of complete lines of the last training pair, which `--resume` writes again."""
 
 
 def read_finished_part(path: str) -> FinishedPart:
@@ -161,6 +163,7 @@ def read_finished_part(path: str) -> FinishedPart:
     metadata = None
     pair = 0
     start_of_pair = 0
+    lines_of_pair = 0
     size = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
@@ -176,8 +179,10 @@ def read_finished_part(path: str) -> FinishedPart:
             if row.get("pair", pair) != pair:
                 pair = row["pair"]
                 start_of_pair = size
+                lines_of_pair = 0
+            lines_of_pair += 1
             size += len(line)
-    return FinishedPart(max(0, pair - 1), start_of_pair, metadata)
+    return FinishedPart(max(0, pair - 1), start_of_pair, metadata, lines_of_pair)
 
 
 def metadata_of_distillation(

@@ -159,7 +159,7 @@ def find_state(recipe: Recipe, saved: Recipe | None) -> RunState:
         # If the manifest does not describe the run, the hashes of the undamaged files are unknown. Therefore
         # the run makes all final files again.
         return RunState.DAMAGED if is_described else RunState.UNFINISHED
-    if is_described:
+    if is_described or not (folder / WEIGHTS_FILE).exists():
         raise ValueError(
             f"The run in '{folder}' is finished, but {damage}; no whole checkpoint is left to make these "
             "files again, so restore them from a copy, or choose another `--output_dir`."
@@ -298,6 +298,29 @@ def refuse_other_data(folder: Path, before: CorpusDigest, pairs: CorpusDigest) -
             f"The training pairs differ from the pairs that the run in '{folder}' was begun with "
             f"({_pairs_in_words(pairs)} now, {_pairs_in_words(before)} then); restore the data, or choose "
             "another `--output_dir`."
+        )
+
+
+def refuse_other_validation(
+    folder: Path, training: AnyTraining, checkpoint: Path, measure: dict[str, Any] | None
+) -> None:
+    """Raise an error if early stopping would compare validation scores of the earlier run with scores of
+    other texts or another metric. `measure` is the new `Validation.measure`.
+    """
+    before = CheckpointRecord.of(checkpoint).validation
+    if not training.stops_early or before is None or measure is None:
+        return
+    # The loss does not depend on the other values of the measure.
+    keys = ["texts"] if training.metric_for_best_model in ("loss", "perplexity") else [*measure]
+    for key in keys:
+        if measure[key] == before.get(key):
+            continue
+        changed = "The validation texts differ from the texts of"
+        if key != "texts":
+            changed = f"`{key}` is {measure[key]!r}, but {before.get(key)!r} in"
+        raise InvalidValueError(
+            f"{changed} the run in '{folder}' that is to be resumed, and early stopping would compare different "
+            "scores; restore the value, turn early stopping off, or choose another `--output_dir`."
         )
 
 

@@ -388,6 +388,8 @@ def _refuse_other_data_or_fewer_steps(recipe: Recipe, trainer: VaswaniTrainer, c
     before = checkpoints.CheckpointRecord.of(checkpoint).training_pairs
     resume.refuse_other_data(recipe.folder, before, trainer.corpus.digest)
     resume.refuse_fewer_steps(recipe.folder, recipe.training, checkpoint, trainer.args.max_steps)
+    if not resume.is_training_complete(checkpoint, recipe.training, trainer.args.max_steps):
+        resume.refuse_other_validation(recipe.folder, recipe.training, checkpoint, trainer.validation.measure)
 
 
 def _write_recipe(recipe: Recipe, corpus: Corpus) -> None:

@@ -226,6 +226,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             threads=torch.get_num_threads(),
             target_tokens=int(self.target_tokens_seen),
             training_pairs=self.corpus.digest,
+            validation=self.validation.measure,
         )
         publish_checkpoint(staged, folder, record)
         if self.losses.suspect_since is None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import datasets
@@ -13,6 +14,8 @@ from transformers import PreTrainedModel
 from ..data.batching import PairRows, cut_into_batches
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
+from ..data.corpus_cache import hash_of_texts
+from ..evaluation.bleu import RECIPE_KEYS
 from ..evaluation.evaluate import perplexity
 from ..model.loss_vaswani import IGNORED_LABEL
 from ..tasks import Task
@@ -38,6 +41,17 @@ class Validation:
         self.losses = losses
         self.processes = processes
         self.stop = stop
+
+    @cached_property
+    def measure(self) -> dict[str, Any] | None:
+        """The hash of the validation texts, and the recipe keys that change the scores. Early stopping can
+        compare two scores only if their measures are equal. None without a validation split.
+        """
+        pairs = self.corpus.texts["validation"]
+        if pairs is None:
+            return None
+        keys = {f"evaluation.{key}": getattr(self.task.evaluation, key, None) for key in RECIPE_KEYS}
+        return {"texts": hash_of_texts(pairs), **keys}
 
     def scores(self, model: PreTrainedModel, accelerator: Accelerator, step: int) -> dict[str, float] | None:
         """Return the loss per token (nats) without label smoothing, the perplexity, and the scores of the

@@ -311,9 +311,17 @@ class CTranslate2Backend:
                 raise InvalidValueError(
                     f"`{name}` is no setting of the engine ctranslate2, which has {', '.join(_SETTINGS)}."
                 )
-        return SearchSettings(
+        config = SearchSettings(
             **{name: setting_of(name, settings, self.generation_config) for name in _SETTINGS}
         )
+        # A beam search considers `2 * num_beams` candidates. With fewer candidates, CTranslate2 ends the
+        # process with a segmentation fault.
+        if config.do_sample and config.num_beams > 1 and 0 < config.top_k < 2 * config.num_beams:
+            raise InvalidValueError(
+                f"`top_k` must be at least {2 * config.num_beams} (twice `num_beams`) or 0 with the engine "
+                f"ctranslate2, but is {config.top_k}; change `top_k`, or set `num_beams` to 1."
+            )
+        return config
 
     def _limit(self, config: SearchSettings, segment: Segment) -> int:
         """Return the maximum number of tokens in the translation, including the target prefix."""
