@@ -84,7 +84,7 @@ def test_pairs_are_those_of_the_translator_and_the_card_of_a_student_says_so(
     vaswani, teacher, recipe, output, tmp_path
 ):
     code, out, _ = vaswani("distill", recipe, "--teacher", teacher, "--output", output)
-    assert (code, out) == (0, f"'{output}' has 60 pairs from 60 sentences\n")
+    assert (code, out) == (0, f"60 pairs from 60 sentences are in '{output}'\n")
     sources, references = zip(*corpus(recipe), strict=True)
     translations = list(Translator.from_pretrained(str(teacher), "cpu").translate(sources))
     assert read_back(recipe, output) == list(zip(sources, translations, strict=True))
@@ -201,7 +201,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
         output.write_bytes(whole[:size])
         code, out, _ = vaswani(*words, "--resume")
         assert code == 0 and output.read_bytes() == whole, size
-    assert out == f"'{output}' has 0 more pairs from 0 more sentences\n"
+    assert out == f"0 pairs from 0 sentences were added to '{output}'\n"
     for fewer in (3, 10):
         code, _, sentence = vaswani(*shorter, fewer)
         assert code == 2 and output.read_bytes() == whole

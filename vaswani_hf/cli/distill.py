@@ -94,12 +94,12 @@ def run(options: DistillOptions) -> None:
         )
         header: dict[str, Any] = {}
         counts = Counter[str]()
-        more = ""
+        verb = "are in"
         if finished.size:
             distillation.refuse_other_metadata(metadata, finished.metadata or {}, options.output)
             # Do not count the last training pair of the earlier file, because its lines are written again.
             counts.update(sentences=-1, pairs=-finished.num_removed)
-            more = "more "
+            verb = "were added to"
         else:
             header = {"distillation": metadata}
         for number, pair, translation in _translated(options, chosen, pairs, tag, finished.num_pairs):
@@ -119,12 +119,12 @@ def run(options: DistillOptions) -> None:
                 f"empty translation by `--teacher` {', '.join(options.teacher)}; give a trained teacher, or "
                 "other training data."
             )
-    print(_summary(counts, options.output, more))
+    print(_summary(counts, verb, options.output))
 
 
-def _summary(counts: Counter[str], output: str, more: str) -> str:
-    pairs = counted(counts["pairs"], f"{more}pair")
-    text = f"'{output}' has {pairs} from {counted(counts['sentences'], f'{more}sentence')}"
+def _summary(counts: Counter[str], verb: str, output: str) -> str:
+    pairs, sentences = counted(counts["pairs"], "pair"), counted(counts["sentences"], "sentence")
+    text = f"{pairs} from {sentences} {verb} '{output}'"
     if counts["empty"]:
         text += f"; for {counted(counts['empty'], 'sentence')}, the source or the translation is empty"
     if counts["skipped"]:

@@ -337,7 +337,7 @@ FAIRSEQ = ImportFormat(
     files=("*.pt", "dict.*.txt", "*.model"),
     keeps=(
         "Keeps the weights, the positions, and the vocabularies dict.LANGUAGE.txt. If the folder contains "
-        "one SentencePiece model, the imported tokenizers segment texts with this model. Without a SentencePiece model, the "
+        "one SentencePiece model, the imported tokenizers segment texts with this model. With no or several SentencePiece models, the "
         "imported tokenizers split source texts at spaces, and join target tokens that end with `@@` to "
         "the next token."
     ),

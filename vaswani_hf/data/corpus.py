@@ -4,7 +4,8 @@
    `source` and `target`. `Task` in tasks/base.py loads the splits of a run.
 2. encoding.py removes sentence pairs that are empty, too long or of very unequal lengths, and encodes the
    other pairs.
-3. `Corpus` holds the encoded splits. batching.py cuts the splits into batches.
+3. `encode_corpus` returns a `Corpus`, which holds the encoded splits. batching.py cuts the splits into
+   batches.
 
 A task creates its `Corpus` in `make_corpus` (see tasks/translation.py).
 """
@@ -72,8 +73,8 @@ class Corpus:
         """The digest of the training data."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Hash the texts of a stream, not the token ids. To hash the token ids, the first pairs of the
-        # stream would be encoded twice, and `reports` would count the first pairs twice.
+        # Hash the texts of a stream, not the token ids. To hash the token ids, this method
+        # would encode the first pairs of the stream twice, and `reports` would count the first pairs twice.
         return corpus_digest(self.texts["train"])
 
 
@@ -81,9 +82,9 @@ def encode_corpus(
     texts: dict[str, Any],
     tokenizers: Tokenizers,
     data: DataSettings,
+    *,
     train_collator: PairCollator,
     validation_collator: PairCollator,
-    *,
     text_tokenizer: PreTrainedTokenizerFast | None = None,
     max_length_ratio: float | None = None,
     keep_text: bool = False,

@@ -7,8 +7,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GREY = "#999999"
-# The colours of Okabe and Ito 2008. People with any colour vision can distinguish the colours of Okabe and
-# Ito.
+# The colours of Okabe and Ito (2008), which people with any colour vision can distinguish.
 BLUE = "#0072B2"
 ORANGE = "#E69F00"
 GREEN = "#009E73"

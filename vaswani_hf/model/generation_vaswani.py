@@ -11,8 +11,10 @@ A call of `generate` has the following steps:
    that this file overrides, such as `_expand_inputs_for_generation`.
 5. `generate` of transformers calls the `OwnSearch` or a decoding method of transformers. `OwnSearch` creates
    a `SearchTask`, runs `BeamSearch` of beam_search_vaswani, and returns the outputs that `generate` of
-   transformers returns. If the call has `must_contain`, `OwnSearch` also runs the grid beam search of
-   phrase_search_vaswani. The translator passes the terms of a glossary as `must_contain`.
+   transformers returns. If the call has `must_contain`, `OwnSearch` calls `search_again` of
+   phrase_search_vaswani, which runs grid beam search for the sentences whose translations lack a phrase. For
+   a translator with a glossary, segmenter_vaswani finds the phrases of each text, and backend_vaswani passes
+   the phrases as `must_contain`.
 
 This package runs beam search and plain greedy search. transformers runs all other decoding methods, for
 example sampling with one beam. transformers also runs every search whose prompt is `inputs_embeds`, greedy

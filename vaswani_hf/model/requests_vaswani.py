@@ -26,8 +26,8 @@ LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 class Request:
     """A text to translate, with the target prefix and the required phrases of its translation. `is_copied` is
     True if the translation is a copy of the text, for example because the text is not in the source language.
-    `line_number` is for messages: the number of the text in the input, counted from 1. The translator sets
-    `line_number`, see `numbered`.
+    `line_number` is for messages: the number of the text in the input, counted from 1. The translator and the
+    service set `line_number`, see `numbered`.
 
     The constructor raises a TypeError or a ValueError for texts that are not valid Unicode strings, and a
     ValueError for a blank phrase.

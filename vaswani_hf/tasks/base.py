@@ -95,6 +95,9 @@ class Task(ABC):
     A class of a task describes the task. An object of the class is the task of one run, and contains the
     seed and the sections of the recipe that the methods read. The class methods need no recipe.
 
+    A new task sets the attributes without a default value (`name`, `data_settings`, `model_class`, `metrics`,
+    `card_words` and `unusable`) and defines the abstract methods.
+
     The method `pin_data` of this class is for a task without a dataset on the Hub. If a task does not
     override the methods for the validation, a validation computes only the loss and the perplexity.
 
@@ -145,7 +148,8 @@ class Task(ABC):
     def load_split(self, split: str) -> Dataset | IterableDataset | None:
         """Return the split "train", "validation" or "test" with the columns `source` and `target`, or None if
         the recipe names no data for the split. If the corpora have weights, the column `corpus` has the index
-        of the corpus.
+        of the corpus. Other code calls `load_texts`, because `load_split` does not take out validation and
+        test examples.
         """
 
     def load_texts(self, split: str) -> Any:
@@ -198,7 +202,9 @@ class Task(ABC):
     def make_corpus(self, texts: dict[str, Any], tokenizers: Tokenizers) -> Corpus:
         """Encode the splits in `texts`."""
         collator = PairCollator(tokenizers[0].pad_token_id)
-        return encode_corpus(texts, tokenizers, self.data, collator, collator)
+        return encode_corpus(
+            texts, tokenizers, self.data, train_collator=collator, validation_collator=collator
+        )
 
     @classmethod
     @abstractmethod

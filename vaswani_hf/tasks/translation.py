@@ -339,8 +339,8 @@ class TranslationTask(Task):
             texts,
             tokenizers,
             data,
-            train_collator,
-            PairCollator(pad_token_id),
+            train_collator=train_collator,
+            validation_collator=PairCollator(pad_token_id),
             max_length_ratio=data.max_length_ratio,
             keep_text=encoders is not None,
             weights=data.train_weights,
@@ -366,7 +366,9 @@ class TranslationTask(Task):
         # Translate with greedy search, because the scores of greedy search are accurate enough to compare the
         # validations of a run.
         tokens_per_batch = self.evaluation.tokens_per_batch
-        return list(translator.translate(sources, tokens_per_batch=tokens_per_batch, num_beams=1))
+        return list(
+            translator.translate(sources, tokens_per_batch=tokens_per_batch, num_beams=1, do_sample=False)
+        )
 
     def score_outputs(self, outputs: list[str], targets: list[str]) -> dict[str, Any]:
         # Remove spaces at both ends of a reference, because a line of a corpus can end with spaces.
@@ -405,7 +407,9 @@ class TranslationTask(Task):
     def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[ExampleRecord]:
         translator = Translator.from_pretrained(str(folder), device=device)
         examples = []
-        for source, translation in zip(texts, translator.translate(texts, return_scores=True), strict=True):
+        for source, translation in zip(
+            texts, translator.translate(texts, return_scores=True, seed=1), strict=True
+        ):
             examples.append(
                 ExampleRecord(
                     source=source,

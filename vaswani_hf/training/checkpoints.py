@@ -54,7 +54,8 @@ class CheckpointRecord(Record):
     # The number of target tokens in the training steps up to `step`.
     target_tokens: int
     training_pairs: CorpusDigest
-    # See `Validation.measure`. None without a validation split, and in checkpoints of earlier versions.
+    # See `Validation.comparison_key`. None without a validation split, and in checkpoints of earlier
+    # versions.
     validation: dict[str, Any] | None = None
 
     @classmethod

@@ -63,7 +63,7 @@ def _flops_at_once(training: AnyTraining, model: Any) -> float:
     layer give its output, the gradient of its input, and the gradient of its weight.
 
     scripts/benchmarks/bf16.md counts FLOPs in the same way, so that `bfloat16_pays` can compare the estimate
-    with a limit from the measurements in this file. A run does not use the count of step_cost.py, because
+    with a limit from the measurements in bf16.md. A run does not use the count of step_cost.py, because
     step_cost.py would execute the user's model on tensors without data.
     """
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))

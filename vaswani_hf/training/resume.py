@@ -13,7 +13,7 @@
 
 `find_state` compares the recipe with the folder, and `checkpoint_to_continue` returns the checkpoint from
 which the run continues. The functions with `refuse` in their names raise an error for a recipe or data with
-which the run must not continue. `_train` in run.py calls the functions.
+which the run must not continue. `_train` and other functions of run.py call these functions.
 """
 
 import os
@@ -140,7 +140,8 @@ def _refuse_recipe_of_user(path: Path) -> None:
 
 
 def find_state(recipe: Recipe, saved: Recipe | None) -> RunState:
-    """Return the state of the run in the output folder. Print which files of a finished run are damaged or
+    """Return the state of the run in the output folder. For a finished run, load the corpus, and raise an
+    error if the training data has changed. Print which files of a finished run are damaged or
     missing. Raise an error if the recipe cannot continue the run, or if the damaged files cannot be made
     again.
     """
@@ -302,25 +303,26 @@ def refuse_other_data(folder: Path, before: CorpusDigest, pairs: CorpusDigest) -
 
 
 def refuse_other_validation(
-    folder: Path, training: AnyTraining, checkpoint: Path, measure: dict[str, Any] | None
+    folder: Path, training: AnyTraining, checkpoint: Path, comparison_key: dict[str, Any] | None
 ) -> None:
     """Raise an error if early stopping would compare validation scores of the earlier run with scores of
-    other texts or another metric. `measure` is the new `Validation.measure`.
+    other texts or another metric. `comparison_key` is the new `Validation.comparison_key`.
     """
     before = CheckpointRecord.of(checkpoint).validation
-    if not training.stops_early or before is None or measure is None:
+    if not training.stops_early or before is None or comparison_key is None:
         return
-    # The loss does not depend on the other values of the measure.
-    keys = ["texts"] if training.metric_for_best_model in ("loss", "perplexity") else [*measure]
+    # The loss does not depend on the other values of the key.
+    keys = ["texts"] if training.metric_for_best_model == "loss" else [*comparison_key]
     for key in keys:
-        if measure[key] == before.get(key):
+        if comparison_key[key] == before.get(key):
             continue
-        changed = "The validation texts differ from the texts of"
+        changed, restored = "The validation texts differ from the texts of", "the validation texts"
         if key != "texts":
-            changed = f"`{key}` is {measure[key]!r}, but {before.get(key)!r} in"
+            changed, restored = f"`{key}` is {comparison_key[key]!r}, but {before.get(key)!r} in", f"`{key}`"
         raise InvalidValueError(
             f"{changed} the run in '{folder}' that is to be resumed, and early stopping would compare different "
-            "scores; restore the value, turn early stopping off, or choose another `--output_dir`."
+            f"scores; restore {restored}, set `training.{training.early_stopping_key}` to null, or choose another "
+            "`--output_dir`."
         )
 
 

@@ -168,7 +168,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     _warn(size_warnings(model, corpus, recipe.model, recipe.tokenizer), processes)
     trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
     if checkpoint is not None:
-        processes.run_on_main(_refuse_other_data_or_fewer_steps, recipe, trainer, checkpoint)
+        processes.run_on_main(_refuse_changes, recipe, trainer, checkpoint)
     if state is RunState.UNFINISHED:
         processes.run_on_main(_write_recipe, recipe, corpus)
     if checkpoint is not None:
@@ -381,15 +381,17 @@ def _build_trainer(
     return trainer
 
 
-def _refuse_other_data_or_fewer_steps(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path) -> None:
-    """Raise an error if the training data has changed, or if the run needs fewer steps than the checkpoint
-    has.
+def _refuse_changes(recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path) -> None:
+    """Raise an error if the training data has changed, if the run needs fewer steps than the checkpoint has,
+    or if early stopping would compare scores of different validations.
     """
     before = checkpoints.CheckpointRecord.of(checkpoint).training_pairs
     resume.refuse_other_data(recipe.folder, before, trainer.corpus.digest)
     resume.refuse_fewer_steps(recipe.folder, recipe.training, checkpoint, trainer.args.max_steps)
     if not resume.is_training_complete(checkpoint, recipe.training, trainer.args.max_steps):
-        resume.refuse_other_validation(recipe.folder, recipe.training, checkpoint, trainer.validation.measure)
+        resume.refuse_other_validation(
+            recipe.folder, recipe.training, checkpoint, trainer.validation.comparison_key
+        )
 
 
 def _write_recipe(recipe: Recipe, corpus: Corpus) -> None:

@@ -47,7 +47,7 @@ def say_counts_of_corpus(corpus: Corpus, data: Any) -> None:
     """
     for split, report in corpus.reports.items():
         if report.read:
-            is_twice = split == "train" and getattr(data, "both_directions", False)
+            is_twice = split == "train" and bool(data.tags)
             both = ", each pair in both directions" if is_twice else ""
             # The validation loss excludes the removed validation pairs, but the validation BLEU includes
             # these pairs.

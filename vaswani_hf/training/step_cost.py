@@ -89,7 +89,7 @@ def step_cost(
         weights = counter.now
 
         # Take one optimizer step before the forward pass, because the first optimizer step creates the
-        # optimizer state. Count the FLOPs of the optimizer step before the forward pass.
+        # optimizer state. Also count the FLOPs of this first optimizer step.
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)
         for weight in model.parameters():
             if weight.requires_grad:

@@ -226,7 +226,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             threads=torch.get_num_threads(),
             target_tokens=int(self.target_tokens_seen),
             training_pairs=self.corpus.digest,
-            validation=self.validation.measure,
+            validation=self.validation.comparison_key,
         )
         publish_checkpoint(staged, folder, record)
         if self.losses.suspect_since is None:

@@ -43,9 +43,10 @@ class Validation:
         self.stop = stop
 
     @cached_property
-    def measure(self) -> dict[str, Any] | None:
+    def comparison_key(self) -> dict[str, Any] | None:
         """The hash of the validation texts, and the recipe keys that change the scores. Early stopping can
-        compare two scores only if their measures are equal. None without a validation split.
+        compare two scores of the task only if all these values are equal, and two losses only if the texts
+        are equal. None without a validation split.
         """
         pairs = self.corpus.texts["validation"]
         if pairs is None:
