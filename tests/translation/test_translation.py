@@ -63,28 +63,27 @@ def test_each_line_is_translated_as_if_it_were_alone_and_in_order(translator):
     assert next(lines) == LINES[2]
 
 
-def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(translator):
+def test_a_line_that_is_too_long_is_translated_in_pieces_cut_between_words(translator, caplog):
     line = " ".join(["three", "four"] * 40)
-    ((segments, separators),) = translator.segmenter.layouts([Request(line)], [7], TranslationOptions())
+    ((segments, separators),) = translator.segmenter.layouts([Request(line)], TranslationOptions())
     assert len(segments) > 1 and separators == ["", *[" "] * (len(segments) - 1), ""]
     assert max(len(segment.token_ids) for segment in segments) <= translator.segmenter.max_length == 40
     decode = translator.source_tokenizer.decode
     texts = [segment.text for segment in segments]
     assert texts == [decode(segment.token_ids, skip_special_tokens=True) for segment in segments]
     assert " ".join(map(str.strip, texts)) == line
-    translation = list(translator.translate([line, "one"], max_new_tokens=4))
-    assert len(translation) == 2
-    assert translation[0] == " ".join(translator.translate(texts, max_new_tokens=4))
+    caplog.clear()
+    _, translation = translator.translate(["one", line], max_new_tokens=4)
+    assert caplog.records[-1].getMessage().startswith("Line 2 has ")
+    assert translation == " ".join(translator.translate(texts, max_new_tokens=4))
 
 
 def test_a_window_is_tokenised_in_one_call(translator, monkeypatch):
     texts = [*LINES, "one. Two three! four?", " ".join(["three", "four"] * 40), "two."]
     for split in (False, True):
         options = TranslationOptions(split_sentences=split, return_alignments=True)
-        together = translator.segmenter.layouts(list(map(Request, texts)), count(1), options)
-        alone = [
-            translator.segmenter.layouts([Request(text)], [i], options)[0] for i, text in enumerate(texts, 1)
-        ]
+        together = translator.segmenter.layouts(list(map(Request, texts)), options)
+        alone = [translator.segmenter.layouts([Request(text)], options)[0] for text in texts]
         assert together == alone
         words = {word for segments, _ in together for segment in segments for word in segment.words}
         assert len(words) > 6
@@ -99,7 +98,7 @@ def test_a_window_is_tokenised_in_one_call(translator, monkeypatch):
 
 
 def test_a_word_longer_than_a_piece_is_cut_as_well(translator):
-    ((segments, _),) = translator.segmenter.layouts([Request("x" * 500)], [1], TranslationOptions())
+    ((segments, _),) = translator.segmenter.layouts([Request("x" * 500)], TranslationOptions())
     assert max(len(segment.token_ids) for segment in segments) == 40
     ids = [token_id for segment in segments for token_id in segment.token_ids[:-1]]
     assert ids == translator.source_tokenizer("x" * 500)["input_ids"][:-1]
@@ -176,9 +175,7 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
     lines.append(f" >>en<< {lines[0]}")
     # A text with a tag is split like a text without a tag, but the tag is an additional token.
     options = TranslationOptions(split_sentences=True, return_alignments=True)
-    (plain, _), (found, between) = tagged.segmenter.layouts(
-        [Request(line) for line in lines], [1, 2], options
-    )
+    (plain, _), (found, between) = tagged.segmenter.layouts([Request(line) for line in lines], options)
     assert [segment.token_ids[0] for segment in found] == [tag_id] * len(found)
     assert len(found) > 3 and max(len(segment.token_ids) for segment in found) <= 9
     assert len(between) == len(found) + 1
@@ -193,7 +190,7 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
     assert max(words[1]) == len(lines[1].split()) - 1
     for limit in range(3, 12):
         tokenizer.model_max_length = limit
-        ((whole, _),) = tagged.segmenter.layouts([Request(lines[1])], [1], TranslationOptions())
+        ((whole, _),) = tagged.segmenter.layouts([Request(lines[1])], TranslationOptions())
         assert [segment.token_ids[0] for segment in whole] == [tag_id] * len(whole) and len(whole) > 2
         assert max(len(segment.token_ids) for segment in whole) <= limit
     for split_sentences in (True, False):
@@ -202,7 +199,7 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
     assert copied.text == "eins "
     # The tokenizers of OpenNMT-py add no `</s>` to a source.
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
-    ((pieces, _),) = tagged.segmenter.layouts([Request(lines[0])], [1], TranslationOptions())
+    ((pieces, _),) = tagged.segmenter.layouts([Request(lines[0])], TranslationOptions())
     assert len(pieces) > 1
     assert [i for piece in pieces for i in piece.token_ids] == tokenizer(lines[0]).input_ids
 
@@ -217,7 +214,7 @@ def test_a_text_without_letters_and_digits_is_copied(translator, text):
     for request in (Request(text, "eins"), Request(text, must_contain=["eins"])):
         for split_sentences in (True, False):
             options = TranslationOptions(split_sentences=split_sentences)
-            (layout,) = translator.segmenter.layouts([request], [1], options)
+            (layout,) = translator.segmenter.layouts([request], options)
             assert [segment.text for segment in layout.segments] == [text.strip()]
 
 
@@ -225,7 +222,7 @@ def layout_with_words(translator, request):
     """The sentences of a request with a tag of the target language, and the word indices of each sentence."""
     tokenizer = tiny_tokenizer(["one two three four five。"] * 2, 290, tags=(">>en<<",))
     options = TranslationOptions(split_sentences=True, return_alignments=True)
-    (layout,) = Translator(translator.model, tokenizer, tokenizer).segmenter.layouts([request], [1], options)
+    (layout,) = Translator(translator.model, tokenizer, tokenizer).segmenter.layouts([request], options)
     return layout, [{word for word in segment.words if word >= 0} for segment in layout.segments]
 
 
@@ -252,7 +249,7 @@ def test_sentences_without_white_space_between_them_share_a_word(translator, tag
 
 def test_the_prefix_of_a_text_is_that_of_its_first_sentence(copier):
     request = Request("ja?\neins zwei, drei! Öl", "Mr.", ("Straße", "Öl"))
-    ((segments, _),) = copier.segmenter.layouts([request], [1], TranslationOptions(split_sentences=True))
+    ((segments, _),) = copier.segmenter.layouts([request], TranslationOptions(split_sentences=True))
     assert [segment.text for segment in segments] == ["ja?", "eins zwei, drei!", "Öl"]
     assert [bool(segment.prefix) for segment in segments] == [True, False, False]
     assert [len(segment.phrases) for segment in segments] == [0, 1, 1]

@@ -61,7 +61,7 @@ def explain(
         target_ids = translator.target_tokenizer(text_target=target, verbose=False)["input_ids"]
     _check_lengths(translator, len(source_ids), None if target_ids is None else len(target_ids))
     options = translator.complete(TranslationOptions.of(**settings, do_sample=False))
-    (layout,) = translator.segmenter.layouts([Request(text)], [1], options)
+    (layout,) = translator.segmenter.layouts([Request(text)], options)
     if not layout.segments:
         raise InvalidValueError(f"`text` must contain a word, but is {text!r}.")
     explainer = _Explainer(translator, layout.segments[0], options)

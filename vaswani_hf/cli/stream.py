@@ -10,7 +10,7 @@ from transformers import TextStreamer
 
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
-from ..model.requests_vaswani import InvalidInput, Request, unwrap
+from ..model.requests_vaswani import InvalidInput, Request, numbered
 from ..model.text_rules_vaswani import separator_after
 from ..model.translator_vaswani import results_of_lines
 from .lines import CountedRequests, LineReport
@@ -53,12 +53,12 @@ def _stream_one(
     of the translation are already printed.
     """
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
-    text = unwrap(request)
-    if text.must_contain:
+    request = numbered(request, number)
+    if request.must_contain:
         raise InvalidValueError(
             "`must_contain` must be left out with `--stream`, because a streamed search does not support phrases."
         )
-    (layout,) = translator.segmenter.layouts([text], [number], chosen)
+    (layout,) = translator.segmenter.layouts([request], chosen)
     if chosen.seed is not None:
         translator.backend.seed(chosen.seed + number)
     separators = [with_allowed_line_breaks(separator, options) for separator in layout.separators]

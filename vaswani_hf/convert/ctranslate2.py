@@ -68,26 +68,25 @@ class VaswaniLoader(BartLoader):
         """Convert a model, but not its position tables and its vocabularies."""
         config = model.config
         activation = Activation[ACTIVATIONS[config.activation_function]]
+        source = config.shape_of("encoder")
+        target = config.shape_of("decoder")
         encoder = TransformerEncoderSpec(
-            config.encoder_layers,
-            config.encoder_attention_heads,
-            pre_norm=config.has_final_norm(is_decoder=False),
-            activation=activation,
+            source.num_layers, source.num_heads, pre_norm=source.has_final_norm, activation=activation
         )
         # `TransformerEncoderSpec` and `TransformerDecoderSpec` create the final LayerNorm only for
         # `pre_norm=True`. Therefore set `pre_norm` to the model's own value after the constructor.
         # CTranslate2 applies the final LayerNorm of a stack even if `pre_norm` is False.
-        encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
+        encoder.pre_norm = source.norm_position == "pre"
         # Make CTranslate2 return the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
         decoder = TransformerDecoderSpec(
-            config.decoder_layers,
-            config.decoder_attention_heads,
-            pre_norm=config.has_final_norm(is_decoder=True),
+            target.num_layers,
+            target.num_heads,
+            pre_norm=target.has_final_norm,
             activation=activation,
             **heads,
         )
-        decoder.pre_norm = config.norm_position_of(is_decoder=True) == "pre"
+        decoder.pre_norm = target.norm_position == "pre"
         self.set_encoder(encoder, model.model.encoder)
         self.set_decoder(decoder, model.model.decoder)
         self.set_linear(decoder.projection, model.lm_head)

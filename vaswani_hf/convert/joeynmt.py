@@ -249,17 +249,17 @@ def _without_alpha(
     """
     state = dict(state)
     for stack, sublayers in _SUBLAYERS.items():
-        is_decoder = stack == "decoder"
-        is_pre = config.norm_position_of(is_decoder) == "pre"
+        shape = config.shape_of(stack)
+        is_pre = shape.norm_position == "pre"
         alpha = model[stack].get("alpha", 1.0)
         factor = 1.0
-        for layer in range(config.decoder_layers if is_decoder else config.encoder_layers):
+        for layer in range(shape.num_layers):
             for output in sublayers:
                 factor = factor * alpha if is_pre else alpha
                 for kind in ("weight", "bias"):
                     name = f"model.{stack}.layers.{layer}.{output}.{kind}"
                     state[name] = state[name] / factor
-        if is_pre and not config.has_final_norm(is_decoder):
+        if is_pre and not shape.has_final_norm:
             for name in state:
                 if name.endswith(("encoder_attn.k_proj.weight", "encoder_attn.v_proj.weight")):
                     state[name] = state[name] * factor

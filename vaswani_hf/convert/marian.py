@@ -78,7 +78,7 @@ def shared_by_heads(name: str) -> Limit:
 
     def limit(config: VaswaniConfig) -> str | None:
         for stack in ("encoder", "decoder"):
-            heads = getattr(config, f"{stack}_attention_heads")
+            heads = config.shape_of(stack).num_heads
             width = getattr(config, name) or config.d_model // heads
             if width * heads != config.d_model:
                 return f"in the {stack} of MarianMT, the {heads} heads divide the d_model of {config.d_model} equally"
@@ -88,7 +88,7 @@ def shared_by_heads(name: str) -> Limit:
 
 
 def _post_norm_decoder(config: VaswaniConfig) -> str | None:
-    if config.norm_position_of(is_decoder=True) == "post":
+    if config.shape_of("decoder").norm_position == "post":
         return None
     return "MarianMT has no LayerNorm before its sub-layers"
 

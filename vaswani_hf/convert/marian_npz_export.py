@@ -102,7 +102,7 @@ def _equal_heads(config: VaswaniConfig) -> str | None:
 
 
 def _equal_norms(config: VaswaniConfig) -> str | None:
-    if config.norm_position_of(is_decoder=True) == config.norm_position:
+    if config.shape_of("decoder").norm_position == config.norm_position:
         return None
     return "Marian's encoder and decoder must have the same norm position"
 
@@ -249,7 +249,7 @@ def _marian_model(
         "transformer-preprocess": "n" if is_pre else "",
         "transformer-postprocess": "da" if is_pre else "dan",
         "transformer-postprocess-emb": "d",
-        "transformer-postprocess-top": "n" if config.has_final_norm(is_decoder=True) else "",
+        "transformer-postprocess-top": "n" if config.shape_of("decoder").has_final_norm else "",
         "transformer-train-position-embeddings": kind == NEW_TYPE,
         "transformer-disable-position-embeddings": False,
         # Write a version of at least 1.12.3, because Marian approximates the activation GELU in models of
@@ -329,7 +329,7 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
     if factor == 1:
         return
     is_post = config.norm_position == "post"
-    has_final_norm = config.has_final_norm(is_decoder=True)
+    has_final_norm = config.shape_of("decoder").has_final_norm
     for name, tensor in state.items():
         module, kind = name.split(".")[-2:]
         is_scaled_input = is_post

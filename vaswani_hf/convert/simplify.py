@@ -25,7 +25,7 @@ SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
 
 def _whole_attention(config: VaswaniConfig) -> str | None:
-    windows = {*config.windows_of(is_causal=False), *config.windows_of(is_causal=True)}
+    windows = {*config.shape_of("encoder").windows, *config.shape_of("decoder").windows}
     return None if windows == {None} else "the format does not support attention windows"
 
 

@@ -302,7 +302,7 @@ def _transformer(stacks: Mapping[str, torch.Tensor], config: VaswaniConfig) -> n
     decoder_layer = nn.TransformerDecoderLayer(*sizes, config.decoder_ffn_dim, **options)
     encoder = nn.TransformerEncoder(encoder_layer, config.encoder_layers, enable_nested_tensor=False)
     decoder = nn.TransformerDecoder(decoder_layer, config.decoder_layers)
-    if config.has_final_norm(is_decoder=False):
+    if config.shape_of("encoder").has_final_norm:
         for stack in (encoder, decoder):
             stack.norm = nn.LayerNorm(config.d_model, config.layer_norm_eps, bias=config.attention_bias)
     transformer = nn.Transformer(*sizes, custom_encoder=encoder, custom_decoder=decoder, batch_first=True)

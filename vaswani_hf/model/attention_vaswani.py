@@ -111,7 +111,8 @@ class VaswaniAttention(nn.Module):
         self.d_v = config.d_v or config.d_model // num_heads
         factors = {"dot": 1.0, "general": 1.0, "dot_mean": 1 / self.d_k}
         self.scaling = factors.get(config.score_of(is_cross), self.d_k**-0.5)
-        self.window = None if is_cross else config.windows_of(is_causal)[layer_idx]
+        shape = config.shape_of("decoder" if is_causal else "encoder")
+        self.window = None if is_cross else shape.windows[layer_idx]
         if self.window is not None:
             self.local_mask = Window(self.window, self.local_mask)
         self.attention_dropout = config.attention_dropout

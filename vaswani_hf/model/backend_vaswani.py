@@ -50,7 +50,7 @@ class Segment:
     # The list is empty if the translator needs no word indices.
     words: list[int] = field(default_factory=list)
     # Additional arguments of `generate`, such as the target language of a multilingual model.
-    generate: dict[str, Any] = field(default_factory=dict)
+    generate_arguments: dict[str, Any] = field(default_factory=dict)
     # The token ids with which the translation must begin, and their text.
     prefix: list[int] = field(default_factory=list)
     prefix_text: str = ""
@@ -198,7 +198,7 @@ class PyTorchBackend:
     ) -> list[list[Hypothesis]]:
         """See `Backend.search`. `PyTorchBackend` ignores `with_attention`."""
         prefix_lengths = {len(segment.prefix) for segment in segments}
-        if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
+        if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate_arguments, **settings}):
             return self._search_by_prefix_length(segments, settings)
         prompts = _prompts_of(segments)
         arguments = self._generate_arguments(segments, prompts, settings)
@@ -243,7 +243,7 @@ class PyTorchBackend:
     def _generate_arguments(
         self, segments: list[Segment], prompts: list[list[int]], settings: dict[str, Any]
     ) -> dict[str, Any]:
-        arguments = {**self._inputs(segments), **segments[0].generate}
+        arguments = {**self._inputs(segments), **segments[0].generate_arguments}
         if any(prompts):
             config = config_of_call({**arguments, **settings}, self.generation_config)
             _refuse_forbidden_prefixes(segments, config)
@@ -429,7 +429,7 @@ def language_token(segment: Segment) -> list[int]:
     """Return a list with the id of the language token that the search forces as the first token. Without a
     forced language token, return an empty list.
     """
-    language = segment.generate.get("forced_bos_token_id")
+    language = segment.generate_arguments.get("forced_bos_token_id")
     return [] if language is None else [language]
 
 

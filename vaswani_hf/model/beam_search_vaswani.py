@@ -86,8 +86,8 @@ class SearchTask:
     # True if the search calls strategies of the user, logits processors (also those of transformers), or
     # stopping criteria.
     has_user_code: bool
-    # If True, all sentences stay in the batch until the whole search ends, and the search records the outputs
-    # that `generate` of transformers returns.
+    # If True, the search takes the same steps as beam search of transformers: all sentences stay in the batch
+    # until the whole search ends, and each step calls `forward` of the first model.
     transformers_compatible: bool
     # The search calls `goes_on(is_over)` before each step, and stops if the result is False. With
     # `synced_gpus`, `goes_on` returns True until the searches of all processes are over.
@@ -180,8 +180,8 @@ class BeamSearch:
 
     def _make_decoder(self, model: Any, inputs: dict[str, Any]) -> Any:
         """Return a `TreeAttentionDecoder` if the model and the settings permit it, else a `RowDecoder`."""
-        records_outputs = model is self.task.models[0] and self.task.transformers_compatible
-        in_rows = records_outputs or not self.config.use_cache
+        calls_forward = model is self.task.models[0] and self.task.transformers_compatible
+        in_rows = calls_forward or not self.config.use_cache
         # Use `getattr`, because models of other libraries lack the attribute `supports_fast_path`.
         if in_rows or not getattr(model, "supports_fast_path", False):
             return RowDecoder(model, self.config, inputs)
@@ -189,11 +189,11 @@ class BeamSearch:
 
     def _prompt_paths(self) -> torch.Tensor:
         """Return the prompts of all B sentences in the format of `Beams.paths`: [B, K, P, 1], or [B, K, P, 2]
-        with `transformers_compatible`.
+        with `return_dict_in_generate`.
         """
         prompt = self.task.prompt
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
-        if self.task.transformers_compatible:
+        if self.config.return_dict_in_generate:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
         return paths
 
@@ -261,9 +261,9 @@ class BeamSearch:
             log_probs = self._call_with_rows(
                 self.task.processors, self.beams.sequences, log_probs.expand(-1, self.num_beams, -1)
             )
-        if self.task.transformers_compatible and self.config.output_logits:
+        if self.config.return_dict_in_generate and self.config.output_logits:
             self.step_logits.append(logits[0].flatten(0, 1))
-        if self.task.transformers_compatible and self.config.output_scores:
+        if self.config.return_dict_in_generate and self.config.output_scores:
             self.step_scores.append(log_probs.flatten(0, 1).clone())
         if self.excluded is not None:
             log_probs.select(2, self.excluded).fill_(EXCLUDED_SCORE)
@@ -345,7 +345,7 @@ class BeamSearch:
         """Return the tokens [B * R, T], the scores [B * R] and the beam indices of the R best translations.
 
         The beam indices are the tensor `beam_indices` [B * R, T - P] of transformers. Without
-        `transformers_compatible`, the beam indices are None. If the search found fewer than R translations of
+        `return_dict_in_generate`, the beam indices are None. If the search found fewer than R translations of
         a sentence, the other rows contain the prompt and padding, and their scores are -inf.
         """
         kept = slice(self.config.num_return_sequences)
@@ -353,7 +353,7 @@ class BeamSearch:
         lengths = self.finished.lengths[:, kept]
         length = prompt_length + int(lengths.max())
         paths = self.finished.paths[:, kept, :length].flatten(0, 1)
-        beam_indices = paths[:, prompt_length:, 1].int() if self.task.transformers_compatible else None
+        beam_indices = paths[:, prompt_length:, 1].int() if self.config.return_dict_in_generate else None
         is_missing = (lengths == 0).flatten()
         is_new = torch.arange(length, device=paths.device) >= prompt_length
         pad = self.fill if self.config._pad_token_tensor is None else int(self.config._pad_token_tensor)

@@ -55,9 +55,9 @@ class Beams:
     Attributes:
         sentences: The indices of the sentences, [N] int64.
         scores: The summed log-probabilities of the beams, [N, K] float32.
-        paths: The tokens of the beams, [N, K, T, 1] int64. With `transformers_compatible`, the shape of
-            `paths` is [N, K, T, 2]. With `transformers_compatible`, each token has two entries: the token id,
-            and the row index of the beam that the token has extended.
+        paths: The tokens of the beams, [N, K, T, 1] int64. With `return_dict_in_generate`, the shape of
+            `paths` is [N, K, T, 2], and each token has two entries: the token id, and the row index of the
+            beam that the token has extended.
         parents: The beam of the previous step that each beam extends, [N, K] int64. The attribute `parents`
             does not exist before the first step.
         is_open: True for each sentence that still accepts finished translations, [N] bool.
@@ -82,7 +82,7 @@ class Beams:
 
     def extended_paths(self, candidates: Candidates) -> torch.Tensor:
         """Return the paths of the candidates in the format of `paths`: [N, C, T + 1, 1], or [N, C, T + 1, 2]
-        with `transformers_compatible`.
+        with `return_dict_in_generate`.
         """
         new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
         if self.paths.shape[3] == 2:

@@ -14,7 +14,7 @@ import inspect
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import Field, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_origin
 
@@ -123,6 +123,22 @@ def config_field(
         "needs_encoder_decoder": needs_encoder_decoder,
     }
     return field(default=default, metadata=properties)
+
+
+@dataclass(frozen=True)
+class StackShape:
+    """The sizes, the norms and the attention windows of a stack: of the encoder or of the decoder.
+    `VaswaniConfig.shape_of` creates the `StackShape` from the fields of the config.
+    """
+
+    vocab_size: int
+    num_layers: int
+    num_heads: int
+    ffn_dim: int
+    norm_position: str  # "post" or "pre"
+    has_final_norm: bool  # True if a LayerNorm follows the last layer
+    # The attention window of each layer in tokens, or None for a layer without a window.
+    windows: list[int | None]
 
 
 class VaswaniConfig(PreTrainedConfig):
@@ -490,7 +506,7 @@ class VaswaniConfig(PreTrainedConfig):
         """
         prefix = self.field_prefix
         for stack in self.stacks:
-            heads = getattr(self, f"{stack}_attention_heads")
+            heads = self.shape_of(stack).num_heads
             if None in (self.d_k, self.d_v) and self.d_model % heads:
                 raise InvalidValueError(
                     f"`{prefix}d_model` must be a multiple of `{prefix}{stack}_attention_heads` unless "
@@ -539,11 +555,27 @@ class VaswaniConfig(PreTrainedConfig):
         """The names of the stacks of the model."""
         return ("encoder", "decoder")
 
-    def norm_position_of(self, is_decoder: bool) -> str:
-        """Return the norm position ("post" or "pre") of the decoder if `is_decoder` is True, else of the
-        encoder.
-        """
-        return (self.norm_position_of_decoder if is_decoder else None) or self.norm_position
+    def shape_of(self, stack: str) -> StackShape:
+        """Return the sizes, the norms and the attention windows of a stack, "encoder" or "decoder"."""
+        is_decoder = stack == "decoder"
+        num_layers = self.decoder_layers if is_decoder else self.encoder_layers
+        norm_position = (self.norm_position_of_decoder if is_decoder else None) or self.norm_position
+        windows = self.attention_window
+        if not isinstance(windows, (list, tuple)):
+            windows = [windows] * num_layers
+        elif is_decoder and len(windows) == self.encoder_layers + self.decoder_layers:
+            windows = windows[self.encoder_layers :]
+        return StackShape(
+            vocab_size=(self.decoder_vocab_size if is_decoder else None) or self.vocab_size,
+            num_layers=num_layers,
+            num_heads=self.decoder_attention_heads if is_decoder else self.encoder_attention_heads,
+            ffn_dim=self.decoder_ffn_dim if is_decoder else self.encoder_ffn_dim,
+            norm_position=norm_position,
+            has_final_norm=norm_position == "pre" if self.final_norm is None else self.final_norm,
+            # Replace a window of more than 2^40 tokens by 2^40 tokens (more than any sentence has), because
+            # PyTorch cannot represent integers of 2^63 and more.
+            windows=[None if r is None else min(r, 2**40) for r in windows[:num_layers]],
+        )
 
     @property
     def position_table_size(self) -> int | None:
@@ -559,33 +591,11 @@ class VaswaniConfig(PreTrainedConfig):
         """
         return math.inf if self.position_table_size is None else self.position_table_size
 
-    def has_final_norm(self, is_decoder: bool) -> bool:
-        """Return True if a LayerNorm follows the last layer of the decoder (for `is_decoder` True) or of the
-        encoder (for `is_decoder` False).
-        """
-        if self.final_norm is None:
-            return self.norm_position_of(is_decoder) == "pre"
-        return self.final_norm
-
     def score_of(self, is_cross: bool) -> str:
         """Return the name of the score function: of cross-attention if `is_cross` is True, else of
         self-attention.
         """
         return (self.cross_attention_score if is_cross else None) or self.attention_score
-
-    def windows_of(self, is_causal: bool) -> list[int | None]:
-        """Return the attention window of each layer in tokens, or None for a layer without a window. If
-        `is_causal` is True, return the windows of the decoder layers, else of the encoder layers.
-        """
-        depths = (self.encoder_layers, self.decoder_layers)
-        windows = self.attention_window
-        if not isinstance(windows, (list, tuple)):
-            windows = [windows] * max(depths)
-        first = self.encoder_layers if is_causal and len(windows) == sum(depths) else 0
-        depth = self.decoder_layers if is_causal else self.encoder_layers
-        # Replace a window of more than 2^40 tokens by 2^40 tokens (more than any sentence has), because
-        # PyTorch cannot represent integers of 2^63 and more.
-        return [None if r is None else min(r, 2**40) for r in windows[first : first + depth]]
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):

@@ -4,15 +4,27 @@ A call of `generate` has the following steps:
 
 1. `VaswaniGeneration.generate` completes the settings and the inputs of the call, and sets a length limit for
    each sentence.
-2. `uses_own_search` of search_method_vaswani chooses the search of this package or a decoding method of
-   transformers.
+2. `_uses_own_search` chooses the search of this package or a decoding method of transformers.
 3. For the chosen search, `_run_own_search` or `_run_search_of_transformers` calls `generate` of transformers.
-   For the search of this package, `_run_own_search` passes a `SearchMethod` of search_method_vaswani as
-   `custom_generate`.
+   For the search of this package, `_run_own_search` passes an `OwnSearch` as `custom_generate`.
 4. `generate` of transformers creates the logits processors and the stopping criteria, and calls the methods
    that this file overrides, such as `_expand_inputs_for_generation`.
-5. `generate` of transformers calls the `SearchMethod` or a decoding method of transformers. `SearchMethod`
-   runs `BeamSearch` of beam_search_vaswani, or the greedy search of transformers.
+5. `generate` of transformers calls the `OwnSearch` or a decoding method of transformers. `OwnSearch` creates
+   a `SearchTask`, runs `BeamSearch` of beam_search_vaswani, and returns the outputs that `generate` of
+   transformers returns. If the call has `must_contain`, `OwnSearch` also runs the grid beam search of
+   phrase_search_vaswani. The translator passes the terms of a glossary as `must_contain`.
+
+This package runs beam search and plain greedy search. transformers runs all other decoding methods, for
+example sampling with one beam. transformers also runs every search whose prompt is `inputs_embeds`, greedy
+search with a streamer, and greedy search with `return_dict_in_generate`, logits processors or stopping
+criteria. If a call has an argument, such as `ensemble`, that only the search of this package supports, this
+package also runs greedy search with `return_dict_in_generate`, logits processors and stopping criteria. If a
+call has an argument that only the search of this package supports, and another argument selects a decoding
+method of transformers, the call raises an error.
+
+`_uses_own_search` makes the choice, with one exception: for greedy search, `OwnSearch` can still call the
+decoding method of transformers. This choice depends on the logits processors and the stopping criteria, and
+transformers creates both inside `generate`.
 
 This package adds settings to the settings of transformers. Each of the following settings can be an argument
 of `generate` or a field of `generation_config`:
@@ -41,39 +53,52 @@ of `generate` or a field of `generation_config`:
 
 This file is saved with every checkpoint because the models inherit `generate` from this file.
 
-In tensor shapes, B is the number of sentences, R the number of translations of a sentence, S the source
-length, T the target length and D the model width.
+In tensor shapes, B is the number of sentences, K the number of beams, R the number of translations of a
+sentence, P the prompt length, S the source length, T the target length and D the model width.
 """
 
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StopStringCriteria
-from transformers.generation import GenerationMode, StoppingCriteriaList
+from transformers.generation import GenerationMode, StoppingCriteriaList, utils
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
+from .beam_search_vaswani import OWN_CRITERIA, BeamSearch, SearchTask
 from .checks_vaswani import is_filled
 from .configuration_vaswani import decoder_start_token_id
-from .ensemble_vaswani import checked_models
+from .ensemble_vaswani import add_ensemble, checked_models
 from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import ADDED_SETTINGS, DECODING_SETTINGS, validate_search_fields
 from .length_limits_vaswani import depends_on_source, max_new_tokens_of, set_max_new_tokens
 from .masks_vaswani import CACHE_NAME, decoding_cache, self_attention_masks
+from .phrase_search_vaswani import search_again, unmet_phrases, warn_of_unmet_phrases
 from .phrases_vaswani import check_phrases
 from .precedence_vaswani import setting_of
 from .processors_vaswani import FiniteLogits, SentenceLimitCriteria, TokensLeft
-from .search_method_vaswani import SearchMethod, refuse_strategies, uses_own_search
+from .search_errors_vaswani import NoTranslationError, forbidding_settings
 from .search_strategies_vaswani import SearchStrategies
 
 # The names of the parameters of `GenerationMixin.generate`, such as `streamer`. Search settings, such as
 # `num_beams`, are not in the signature.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
+# Names of model inputs. If the search of a sentence has ended, the search removes the rows of the sentence
+# from these inputs. If a call has an input that is not in `_INPUTS_OF_BEAMS`, all sentences stay in the batch
+# until the whole search ends.
+_INPUTS_OF_BEAMS = {
+    "attention_mask",
+    "decoder_attention_mask",
+    "encoder_outputs",
+    CACHE_NAME,
+    "use_cache",
+}
 
 
 class VaswaniGeneration(GenerationMixin):
@@ -138,7 +163,7 @@ class VaswaniGeneration(GenerationMixin):
         arguments["logits_processor"] = logits_processor
         arguments["stopping_criteria"] = stopping_criteria
         if arguments.get("custom_generate") is not None:
-            refuse_strategies(strategies, "custom_generate")
+            _refuse_strategies(strategies, "custom_generate")
             return super().generate(inputs, generation_config, **arguments, **kwargs)
         config, model_kwargs = self._complete_settings(generation_config, kwargs)
         source = inputs if inputs is not None else model_kwargs.pop("input_ids", None)
@@ -146,7 +171,7 @@ class VaswaniGeneration(GenerationMixin):
         lengths = self._limit_lengths(source, config, model_kwargs)
         # The search of this package needs a prompt of token ids.
         has_prompt_ids = self.config.is_encoder_decoder or model_kwargs.get("inputs_embeds") is None
-        if uses_own_search(config, arguments, strategies, has_prompt_ids):
+        if _uses_own_search(config, arguments, strategies, has_prompt_ids):
             return self._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
         return self._run_search_of_transformers(source, config, model_kwargs, lengths, arguments)
 
@@ -313,7 +338,7 @@ class VaswaniGeneration(GenerationMixin):
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_given_cache)
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
-        arguments["custom_generate"] = SearchMethod(
+        arguments["custom_generate"] = OwnSearch(
             source=source,
             lengths=lengths,
             strategies=strategies,
@@ -393,7 +418,7 @@ class VaswaniGeneration(GenerationMixin):
         if (
             is_sliding
             and model_kwargs.get(CACHE_NAME) is None
-            and any(self.config.windows_of(is_causal=True))
+            and any(self.config.shape_of("decoder").windows)
         ):
             model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
             config.cache_implementation = None
@@ -472,3 +497,199 @@ class SharedEncoderOutput(BaseModelOutput):
     """The encoder output [B, S, D], with one row per sentence. All beams of a sentence use the same row of
     the encoder output.
     """
+
+
+# Step 2: the choice of the search
+
+
+def _uses_own_search(
+    config: GenerationConfig, arguments: Mapping[str, Any], strategies: SearchStrategies, has_prompt_ids: bool
+) -> bool:
+    """Return True to run an `OwnSearch`, and False to run a decoding method of transformers. Raise an error
+    if an argument needs the search of this package, but other arguments, the settings or the prompt need a
+    decoding method of transformers. `has_prompt_ids` is False if the prompt consists of embeddings instead of
+    token ids.
+    """
+    if strategies.given and not has_prompt_ids:
+        raise InvalidValueError(
+            f"{strategies.given[0]} needs a prompt of tokens, but the prompt is `inputs_embeds`; pass "
+            "`input_ids`."
+        )
+    mode = config.get_generation_mode(arguments.get("assistant_model"))
+    has_streamer = arguments.get("streamer") is not None
+    if mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
+        if has_streamer:
+            raise InvalidValueError(
+                "`streamer` needs `num_beams=1`, because a streamer shows only one beam, but `num_beams` "
+                f"is {config.num_beams}."
+            )
+        if not has_prompt_ids and getattr(config, "length_penalty_type", None) == "gnmt":
+            raise InvalidValueError(
+                '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
+                "`input_ids`, or another `length_penalty_type`."
+            )
+        return has_prompt_ids
+    if config.do_sample:
+        _refuse_strategies(strategies, "do_sample")
+    if has_streamer:
+        _refuse_strategies(strategies, "streamer")
+    if mode != GenerationMode.GREEDY_SEARCH and strategies.given:
+        raise InvalidValueError(
+            f"{strategies.given[0]} needs greedy or beam search, but other arguments or settings select "
+            f"the decoding method {mode.value!r} of transformers; remove these arguments or settings."
+        )
+    if mode != GenerationMode.GREEDY_SEARCH or has_streamer or not has_prompt_ids:
+        return False
+    return bool(strategies.given) or not config.return_dict_in_generate
+
+
+def _refuse_strategies(strategies: SearchStrategies, name: str) -> None:
+    """Raise an error if a call has an argument that only the greedy search and the beam search of this
+    package support. The call also has the argument `name`, which selects a decoding method of transformers.
+    """
+    if strategies.given:
+        raise InvalidValueError(
+            f"{strategies.given[0]} needs greedy or beam search, but `{name}` is given; remove `{name}`."
+        )
+
+
+# Step 5: the search of this package
+
+
+@dataclass
+class OwnSearch:
+    """Runs the search of this package as the `custom_generate` function of transformers. Before transformers
+    calls the `OwnSearch`, transformers repeats the prompts for all beams, and creates the logits processors
+    and stopping criteria.
+    """
+
+    source: torch.Tensor | None  # [B, S]
+    # The maximum length [B] int64 of each generated sequence in tokens, including the prompt. `lengths` is
+    # None if all sentences have the same maximum length.
+    lengths: torch.Tensor | None
+    strategies: SearchStrategies
+    # True if the caller of `generate` has passed the key-value cache.
+    has_given_cache: bool
+    # True if all processes must run the same number of decoding steps.
+    synced_gpus: bool | None
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Search for translations that begin with the prompts [B * K, P]. Return the result of `generate`."""
+        config = generation_config
+        criteria = StoppingCriteriaList(
+            [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
+        )
+        is_greedy = config.num_beams == 1
+        if is_greedy and (logits_processor or criteria) and not self.strategies.given:
+            if self.lengths is not None:
+                stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
+            return model._sample(
+                input_ids, logits_processor, stopping_criteria, config, self.synced_gpus, **model_kwargs
+            )
+        if is_greedy:
+            # Set `early_stopping`, because greedy search is a beam search with one beam that stops at the
+            # first `</s>`.
+            config.early_stopping = True
+        task = self._make_task(model, input_ids, logits_processor, criteria, config, model_kwargs)
+        search = BeamSearch(task, config)
+        search.run()
+        phrases = self.strategies.must_contain
+        if phrases is not None:
+            search = search_again(task, config, phrases, search)
+        # Look for sentences without a translation only if the search had logits processors. Only logits
+        # processors can give every translation of a sentence the probability 0.
+        without = search.without_translation() if task.processors else []
+        if without:
+            raise NoTranslationError(without[0], forbidding_settings(config))
+        outputs = _generate_output(search, model_kwargs.get("encoder_outputs"))
+        if phrases is not None:
+            unmet = unmet_phrases(search, phrases)
+            if self.strategies.warns_of_unmet:
+                warn_of_unmet_phrases(unmet, config)
+            if config.return_dict_in_generate:
+                outputs["unmet_phrases"] = unmet
+        return outputs
+
+    def _make_task(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+    ) -> SearchTask:
+        """Return the `SearchTask` of a call, with the models of the ensemble."""
+        inputs = {name: value for name, value in model_kwargs.items() if value is not None}
+        prompt = input_ids[:: config.num_beams]  # [B, P]
+        limits = prompt.new_full((len(prompt),), config.max_length)
+        if self.lengths is not None:
+            limits = limits.minimum(self.lengths.to(limits.device))
+        # `returns_more` is True in two cases: `generate` must return more than token ids, or must use another
+        # cache than `DynamicCache`. If `returns_more` is True, the search needs the `RowDecoder`, because the
+        # `RowDecoder` records outputs and supports all caches.
+        returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
+        has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
+        task = SearchTask(
+            models=[model],
+            inputs=[inputs],
+            sentences=torch.arange(len(prompt), device=prompt.device),
+            prompt=prompt,
+            limits=limits - prompt.shape[1],
+            source_mask=inputs.get("attention_mask") if model.config.is_encoder_decoder else None,
+            processors=logits_processor,
+            criteria=criteria,
+            strategies=self.strategies,
+            has_user_code=bool(logits_processor or criteria or self.strategies.replaced),
+            transformers_compatible=bool(
+                returns_more or self.synced_gpus or self.has_given_cache or has_other_inputs
+            ),
+            goes_on=partial(
+                model._has_unfinished_sequences, synced_gpus=self.synced_gpus, device=input_ids.device
+            ),
+        )
+        if self.strategies.ensemble:
+            add_ensemble(task, self.strategies.ensemble, self.source, config)
+        return task
+
+
+def _generate_output(search: BeamSearch, encoder_outputs: BaseModelOutput | None) -> Any:
+    """Return the token ids of a finished search. With `return_dict_in_generate`, return the outputs that
+    `generate` of transformers returns.
+    """
+    config = search.config
+    sequences, scores, beam_indices = search.results()
+    if not config.return_dict_in_generate:
+        return sequences.clone()
+    # If `return_dict_in_generate` is true, the decoder of the search is a `RowDecoder`, which has the
+    # attributes `recorded` and `returned_cache`.
+    decoder: Any = search.decoders[0]
+    outputs = {
+        "sequences": sequences,
+        **decoder.recorded,
+        CACHE_NAME: decoder.returned_cache(search.beams.parents),
+        "scores": tuple(search.step_scores) or None,
+        "logits": tuple(search.step_logits) or None,
+    }
+    if encoder_outputs is not None:
+        outputs["encoder_attentions"] = encoder_outputs.attentions if config.output_attentions else None
+        outputs["encoder_hidden_states"] = (
+            encoder_outputs.hidden_states if config.output_hidden_states else None
+        )
+    is_greedy = config.num_beams == 1
+    if not is_greedy:
+        outputs["sequences_scores"] = scores if config.output_scores else None
+        outputs["beam_indices"] = beam_indices
+    if encoder_outputs is None:
+        kind = utils.GenerateDecoderOnlyOutput if is_greedy else utils.GenerateBeamDecoderOnlyOutput
+    else:
+        kind = utils.GenerateEncoderDecoderOutput if is_greedy else utils.GenerateBeamEncoderDecoderOutput
+    return kind(**outputs)

@@ -103,12 +103,13 @@ class VaswaniStackConfig(VaswaniConfig):
         for name in VaswaniConfig().to_dict():
             if hasattr(config, name) and name not in unused and not name.startswith("_"):
                 fields[name] = getattr(config, name)
-        fields["norm_position"] = config.norm_position_of(is_decoder=cls.stack == "decoder")
-        fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
+        shape = config.shape_of(cls.stack)
+        fields["norm_position"] = shape.norm_position
+        fields["vocab_size"] = shape.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
             # Keep only the attention windows of this stack, because `config.attention_window` can contain the
             # windows of both encoder and decoder layers.
-            fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
+            fields["attention_window"] = shape.windows
         return cls(**fields)
 
 

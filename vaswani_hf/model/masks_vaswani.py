@@ -407,7 +407,7 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     attention needs the same number of keys in all layers.
     """
     own = DynamicCache()
-    windows = config.windows_of(is_causal=True)
+    windows = config.shape_of("decoder").windows
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):

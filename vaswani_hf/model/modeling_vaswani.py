@@ -194,16 +194,19 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
     _checkpoints_gradients = False
 
-    def __init__(self, config: VaswaniConfig, num_heads: int, ffn_dim: int, layer_idx: int, is_decoder: bool):
+    def __init__(self, config: VaswaniConfig, layer_idx: int, stack: str):
         super().__init__()
-        self.pre_norm = config.norm_position_of(is_decoder) == "pre"
+        shape = config.shape_of(stack)
+        self.pre_norm = shape.norm_position == "pre"
         self.dropout = config.dropout
         self.activation_dropout = config.activation_dropout
         self.activation_fn = ACT2FN[config.activation_function]
-        self.self_attn = attention_class(config)(config, num_heads, layer_idx, is_causal=is_decoder)
+        self.self_attn = attention_class(config)(
+            config, shape.num_heads, layer_idx, is_causal=stack == "decoder"
+        )
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.fc1 = nn.Linear(config.d_model, ffn_dim)
-        self.fc2 = nn.Linear(ffn_dim, config.d_model)
+        self.fc1 = nn.Linear(config.d_model, shape.ffn_dim)
+        self.fc2 = nn.Linear(shape.ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     @property
@@ -243,9 +246,7 @@ class VaswaniEncoderLayer(VaswaniLayer):
     """An encoder layer: self-attention and feed-forward network (Section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
-        super().__init__(
-            config, config.encoder_attention_heads, config.encoder_ffn_dim, layer_idx, is_decoder=False
-        )
+        super().__init__(config, layer_idx, "encoder")
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
@@ -264,13 +265,12 @@ class VaswaniDecoderLayer(VaswaniLayer):
     """A decoder layer: masked self-attention, cross-attention, feed-forward network (Section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
-        num_heads = config.decoder_attention_heads
-        super().__init__(config, num_heads, config.decoder_ffn_dim, layer_idx, is_decoder=True)
+        super().__init__(config, layer_idx, "decoder")
         self.encoder_attn = None
         self.encoder_attn_layer_norm = None
         if config.is_encoder_decoder:
             self.encoder_attn = attention_class(config, is_cross=True)(
-                config, num_heads, layer_idx, is_cross=True
+                config, config.decoder_attention_heads, layer_idx, is_cross=True
             )
             self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
@@ -328,24 +328,18 @@ def _embedding(config: VaswaniConfig, vocab_size: int, has_start_token: bool) ->
 class VaswaniStack(VaswaniPreTrainedModel):
     """Base class of the two stacks: embedding, positions and N layers (Sections 3.4, 3.5 and 3.1)."""
 
-    def __init__(
-        self,
-        config: VaswaniConfig,
-        vocab_size: int,
-        layer_class: type[nn.Module],
-        num_layers: int,
-        is_decoder: bool,
-    ):
+    def __init__(self, config: VaswaniConfig, layer_class: type[nn.Module], stack: str):
         super().__init__(config)
+        shape = config.shape_of(stack)
         self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
-        self.embed_tokens = _embedding(config, vocab_size, is_decoder)
+        self.embed_tokens = _embedding(config, shape.vocab_size, has_start_token=stack == "decoder")
         self.embed_positions = _position_encoding(config)
-        self.layers = nn.ModuleList([layer_class(config, layer_idx) for layer_idx in range(num_layers)])
+        self.layers = nn.ModuleList([layer_class(config, layer_idx) for layer_idx in range(shape.num_layers)])
         ends = [part for name, part in self.layers.named_modules() if name.endswith(("out_proj", "fc2"))]
         for part in ends:
             part.num_sublayers = len(ends)
         self.layer_norm: nn.LayerNorm | None = None
-        if config.has_final_norm(is_decoder):
+        if shape.has_final_norm:
             self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         _check_tensors(self)
@@ -415,9 +409,7 @@ class VaswaniEncoder(VaswaniStack):
     _can_record_outputs = {"hidden_states": VaswaniEncoderLayer, "attentions": VaswaniAttention}
 
     def __init__(self, config: VaswaniConfig):
-        super().__init__(
-            config, config.vocab_size, VaswaniEncoderLayer, config.encoder_layers, is_decoder=False
-        )
+        super().__init__(config, VaswaniEncoderLayer, "encoder")
 
     @merge_with_config_defaults
     @capture_outputs
@@ -459,9 +451,7 @@ class VaswaniDecoder(VaswaniStack):
     }
 
     def __init__(self, config: VaswaniConfig):
-        super().__init__(
-            config, config.decoder_vocab_size, VaswaniDecoderLayer, config.decoder_layers, is_decoder=True
-        )
+        super().__init__(config, VaswaniDecoderLayer, "decoder")
 
     @merge_with_config_defaults
     @capture_outputs

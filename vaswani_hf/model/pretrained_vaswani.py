@@ -151,7 +151,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
                 f"`attn_implementation` must be {' or '.join(_WITH_WINDOW)} for the `local_mask` of the attention score "
                 f'"{masked[0]}", but is {attn_implementation!r}.'
             )
-        windows = config.windows_of(is_causal=False) + config.windows_of(is_causal=True)
+        windows = config.shape_of("encoder").windows + config.shape_of("decoder").windows
         has_window = any(window is not None for window in windows)
         if has_window and asked not in _WITH_WINDOW and "flash" not in asked:
             raise InvalidValueError(

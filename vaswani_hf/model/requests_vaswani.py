@@ -10,7 +10,7 @@ This file is saved with every checkpoint because the translator reads texts with
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -26,6 +26,8 @@ LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 class Request:
     """A text to translate, with the target prefix and the required phrases of its translation. `is_copied` is
     True if the translation is a copy of the text, for example because the text is not in the source language.
+    `line_number` is for messages: the number of the text in the input, counted from 1. The translator sets
+    `line_number`, see `numbered`.
 
     The constructor raises a TypeError or a ValueError for texts that are not valid Unicode strings, and a
     ValueError for a blank phrase.
@@ -35,6 +37,7 @@ class Request:
     target_prefix: str = ""
     must_contain: Sequence[str] = ()
     is_copied: bool = False
+    line_number: int = 1
 
     def __post_init__(self):
         check_text(self.text, "A text to translate")
@@ -71,6 +74,11 @@ def unwrap(line: T | InvalidInput) -> T:
     if isinstance(line, InvalidInput):
         raise line.error
     return line
+
+
+def numbered(request: Request | InvalidInput, line_number: int) -> Request:
+    """Return the request with its line number, or raise the error of an `InvalidInput`."""
+    return replace(unwrap(request), line_number=line_number)
 
 
 def has_text(request: Any) -> bool:

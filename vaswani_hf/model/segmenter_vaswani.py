@@ -90,14 +90,14 @@ class SegmentTokenizer:
             return []
         prefixed = [self.prefix + text for text in texts]
         inputs = self._token_ids(prefixed, options, max_length)
-        generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
+        arguments = {name: value for name, value in inputs.items() if not isinstance(value, list)}
         first_ids = []
         if self.languages:
             first_ids = [self._language_id("src_lang", options.src_lang)]
-            generate["forced_bos_token_id"] = self._language_id("tgt_lang", options.tgt_lang)
+            arguments["forced_bos_token_id"] = self._language_id("tgt_lang", options.tgt_lang)
         segments = []
         for row, (text, token_ids) in enumerate(zip(texts, inputs["input_ids"], strict=True)):
-            segment = Segment(text, [*first_ids, *token_ids], generate=generate)
+            segment = Segment(text, [*first_ids, *token_ids], generate_arguments=arguments)
             is_long = len(segment.token_ids) > max_length
             if self.tokenizer.is_fast and (options.return_alignments or is_long):
                 segment.words = [-1] * len(first_ids) + self._words(prefixed[row], inputs[row])
@@ -261,9 +261,7 @@ class Segmenter:
         longest: Any = min([*token_limits([self.tokenizer.tokenizer]), self.backend.max_positions])
         return longest if longest < NO_LIMIT else DEFAULT_MAX_LENGTH
 
-    def layouts(
-        self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
-    ) -> list[Layout]:
+    def layouts(self, requests: Sequence[Request], options: TranslationOptions) -> list[Layout]:
         """Divide the texts into tokenized segments (steps 1 to 3 of a translation). Return a `Layout` for
         each request.
         """
@@ -273,15 +271,14 @@ class Segmenter:
             sentences += of_text
         segments = iter(self.tokenizer.tokenize(sentences, options, self.max_length))
         layouts = []
-        for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
+        for request, (of_text, separators) in zip(requests, texts, strict=True):
             of_request = list(islice(segments, len(of_text)))
-            layouts.append(self._layout(request, number, of_request, separators, options))
+            layouts.append(self._layout(request, of_request, separators, options))
         return layouts
 
     def _layout(
         self,
         request: Request,
-        number: int,
         sentences: list[Segment],
         separators: list[str],
         options: TranslationOptions,
@@ -294,7 +291,7 @@ class Segmenter:
         pieces: list[Segment] = []
         between = separators[:1]
         for sentence, separator in zip(sentences, separators[1:], strict=True):
-            of_sentence = self.cut(sentence, number)
+            of_sentence = self.cut(sentence, request.line_number)
             pieces += of_sentence
             between += [" "] * (len(of_sentence) - 1) + [separator]
         if pieces and request.is_constrained:
@@ -329,7 +326,7 @@ class Segmenter:
         # Repeat the tag before each sentence, because each sentence is translated separately.
         return [f"{tag} {sentence}" if tag else sentence for sentence in sentences], separators
 
-    def cut(self, segment: Segment, number: int) -> list[Segment]:
+    def cut(self, segment: Segment, line_number: int) -> list[Segment]:
         """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with the language
         tag or language token of the segment, if there is one.
         """
@@ -350,7 +347,7 @@ class Segmenter:
         room = max_length - len(end_ids) - len(tag_ids)
         if room < 1:
             raise ValueError(
-                f"The model can read at most {max_length} tokens, but a piece of line {number} needs at least "
+                f"The model can read at most {max_length} tokens, but a piece of line {line_number} needs at least "
                 f"{max_length - room + 1} tokens with `</s>`; raise `model_max_length` in tokenizer_config.json."
             )
         pieces = []
@@ -371,7 +368,7 @@ class Segmenter:
             tag_words = [-1] * len(tag_ids)
             start = stop
         logger.warning(
-            f"Line {number} has {len(segment.token_ids)} tokens, but the model can read at most "
+            f"Line {line_number} has {len(segment.token_ids)} tokens, but the model can read at most "
             f"{max_length} tokens, so the line is translated in {len(pieces)} pieces."
         )
         return pieces

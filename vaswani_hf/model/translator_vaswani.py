@@ -48,6 +48,7 @@ from .requests_vaswani import (
     check_iterable_of_texts,
     check_text,
     make_requests,
+    numbered,
     try_parse,
     unwrap,
     zip_pairs,
@@ -201,8 +202,8 @@ class BaseTranslator:
                 self.backend.seed(options.seed + first_line)
             # If the translation of the texts in `window` raises an error, `results_of_lines` finds the
             # invalid text.
-            find = partial(self._translate_lines, options=completed)
-            for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
+            find = partial(self._translate_window, options=completed)
+            for result in results_of_lines(window, first_line, numbered, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
 
@@ -255,15 +256,12 @@ class BaseTranslator:
         `prepare`, for example to choose a dtype.
         """
 
-    def _translate_lines(
-        self, lines: list[tuple[int, Request]], options: TranslationOptions
+    def _translate_window(
+        self, requests: list[Request], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Run all steps of the translation for `lines`, a list of pairs (line number, request). Return the
-        translations of each line, best first.
-        """
-        requests = [request for _, request in lines]
+        """Run all steps of a translation. Return the translations of each request, best first."""
         # Steps 1 to 3 of a translation.
-        layouts = self.segmenter.layouts(requests, [number for number, _ in lines], options)
+        layouts = self.segmenter.layouts(requests, options)
         segments: list[Segment] = []
         for layout in layouts:
             segments += layout.segments
@@ -273,13 +271,13 @@ class BaseTranslator:
         of_segments = iter(self.segment_search.translate(segments, options))
         # Join the translations of the segments of each text (step 7).
         results = []
-        for (number, request), layout in zip(lines, layouts, strict=True):
+        for request, layout in zip(requests, layouts, strict=True):
             of_text = list(islice(of_segments, len(layout.segments)))
             translations = self.join(request, of_text, layout.separators, options)
             if unmet := translations[0].unmet_phrases:
                 place = "`must_contain`" if options.glossary is None else "`must_contain` or in the glossary"
                 logger.warning(
-                    f"Line {number} has {', '.join(map(repr, unmet))} in {place}, but no translation with "
+                    f"Line {request.line_number} has {', '.join(map(repr, unmet))} in {place}, but no translation with "
                     "all phrases was found under the other settings; the translation of the line lacks the "
                     "named phrases."
                 )
@@ -411,10 +409,6 @@ def _gives_records(options: TranslationOptions) -> bool:
     return options.is_scored or setting_of("num_return_sequences", options.generate, None) > 1
 
 
-def _numbered_request(request: Request | InvalidInput, number: int) -> tuple[int, Request]:
-    return number, unwrap(request)
-
-
 def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
     source = unwrap(pair[0])
     target = unwrap(pair[1])
@@ -453,41 +447,38 @@ def results_of_lines(
     `on_error` is "fail", the error of an invalid line is raised after the results of the earlier lines. The
     field `line_number` of the error is the number of the line.
     """
-    good: list[tuple[int, Any]] = []
+    inputs = []
     errors: dict[int, Exception] = {}
     for number, line in enumerate(lines, first_line):
         try:
-            good.append((number, read(line, number)))
+            inputs.append(read(line, number))
         except LINE_ERRORS as error:
             errors[number] = error
             if on_error == "fail":
                 break
-    found = _find_or_bisect(good, find, on_error)
-    for number in range(first_line, first_line + len(good) + len(errors)):
-        yield _skip_or_raise(errors[number], number, on_error) if number in errors else next(found)
+    found = _find_or_bisect(inputs, find)
+    for number in range(first_line, first_line + len(inputs) + len(errors)):
+        result = errors[number] if number in errors else next(found)
+        if isinstance(result, Exception):
+            if on_error == "fail":
+                result.line_number = number  # type: ignore[attr-defined]
+                raise result
+            result = Translation("", error=" ".join(str(result).split()))
+        yield result
 
 
-def _find_or_bisect(
-    lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
-) -> Iterator[Any]:
-    """Call the function `find` with all lines, and yield the results. If `find` raises an error, call `find`
-    with each half of the lines, down to single lines.
+def _find_or_bisect(inputs: list[Any], find: Callable[[list[Any]], Sequence[Any]]) -> Iterator[Any]:
+    """Call the function `find` with all inputs, and yield the results. If `find` raises an error, call `find`
+    with each half of the inputs, down to single inputs. The result of an invalid input is its error.
     """
     try:
-        found = find([line for _, line in lines]) if lines else []
+        found = find(inputs) if inputs else []
     except LINE_ERRORS as error:
-        if len(lines) == 1:
-            yield _skip_or_raise(error, lines[0][0], on_error)
+        if len(inputs) == 1:
+            yield error
             return
-        half = len(lines) // 2
-        yield from _find_or_bisect(lines[:half], find, on_error)
-        yield from _find_or_bisect(lines[half:], find, on_error)
+        half = len(inputs) // 2
+        yield from _find_or_bisect(inputs[:half], find)
+        yield from _find_or_bisect(inputs[half:], find)
     else:
         yield from found
-
-
-def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
-    if on_error == "skip":
-        return Translation("", error=" ".join(str(error).split()))
-    error.line_number = number  # type: ignore[attr-defined]
-    raise error

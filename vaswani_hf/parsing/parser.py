@@ -149,7 +149,7 @@ class SentenceSegmenter(Segmenter):
         words = [unescaped(word) for word in request.text.split()]
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
-    def cut(self, segment: Segment, number: int) -> list[Segment]:
+    def cut(self, segment: Segment, line_number: int) -> list[Segment]:
         """Return the sentence `segment` uncut, because the trees of two parts of a sentence cannot be joined
         to one tree. Log a warning for a sentence that is longer than the sentences in training.
         """
@@ -157,12 +157,12 @@ class SentenceSegmenter(Segmenter):
         positions = self.backend.max_positions
         if length > positions:
             raise ValueError(
-                f"Line {number:,} must have at most {positions:,} tokens, the number of positions of the "
+                f"Line {line_number:,} must have at most {positions:,} tokens, the number of positions of the "
                 f"model, but has {length:,}."
             )
         if length > self.max_length:
             logger.warning(
-                f"Line {number} has {length} tokens, but the training used sentences of at most "
+                f"Line {line_number} has {length} tokens, but the training used sentences of at most "
                 f"{self.max_length} tokens; the tree of this line may be less accurate."
             )
         return [segment]

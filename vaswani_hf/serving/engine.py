@@ -68,8 +68,7 @@ class Job:
             streamer = _Streamer(self)
             generate = {**self.options.generate, "streamer": streamer}
             self.options = replace(self.options, generate=generate)
-        numbers = range(1, len(self.requests) + 1)
-        self.layouts = self.translator.segmenter.layouts(self.requests, numbers, self.options)
+        self.layouts = self.translator.segmenter.layouts(self.requests, self.options)
         segments = [segment for layout in self.layouts for segment in layout.segments]
         self.waiting.extend(enumerate(segments))
         if self.on_text is not None:

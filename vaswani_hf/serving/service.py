@@ -154,7 +154,10 @@ class Service:
         must_contain: Sequence[str] = (),
     ) -> list[TextRequest]:
         """Convert texts to `Request` objects, and check their languages if `language_check` is set."""
-        requests = [TextRequest(direction.without_tags(text), target_prefix, must_contain) for text in texts]
+        requests = [
+            TextRequest(direction.without_tags(text), target_prefix, must_contain, line_number=number)
+            for number, text in enumerate(texts, 1)
+        ]
         check = self._checks.get(direction.source)
         return requests if check is None else list(map(check, requests))
 

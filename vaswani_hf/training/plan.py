@@ -256,8 +256,7 @@ def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
             f"{' and '.join(names)}; give `--init_from null` and the config fields of the model."
         )
     # The config of a language model has two stacks of equal shape, but the model has one stack.
-    layers_by_stack = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
-    layers = sum(layers_by_stack[stack] for stack in model.stacks)
+    layers = sum(config.shape_of(stack).num_layers for stack in model.stacks)
     if layers > MAX_LAYERS:
         raise InvalidValueError(
             f"`vaswani plan` runs every layer and accepts at most {MAX_LAYERS} layers in both stacks "
