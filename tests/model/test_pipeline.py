@@ -302,6 +302,8 @@ def test_two_vocabularies(two_vocabularies, tmp_path):
     in_memory, target = tiny_tokenizer(TEXTS, 280), translator.target_tokenizer
     explicit = TranslationPipeline(translator.model, in_memory, target_tokenizer=target, device="cpu")
     assert explicit(TEXTS, num_beams=1) == RECORDS
+    explicit.save_pretrained(tmp_path / "explicit")
+    assert [*Translator.from_pretrained(tmp_path / "explicit").translate(TEXTS, num_beams=1)] == GERMAN
     shutil.rmtree(tmp_path / "target_tokenizer")
     sentence = f"^`target_tokenizer` must be given for .* the subfolder `target_tokenizer` of '{tmp_path}'.$"
     with pytest.raises(ValueError, match=sentence):

@@ -34,7 +34,7 @@ from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import TranslationOptions
 from .precedence_vaswani import completed_settings, config_of_call, setting_of
 from .requests_vaswani import InvalidInput, Request, check_text, try_parse
-from .tokenizing_vaswani import TOKENIZING, check_tokenizers
+from .tokenizing_vaswani import SEPARATE_MARK, TOKENIZING, check_tokenizers, has_target_tokenizer
 from .translations_vaswani import Translation
 from .translator_vaswani import BaseTranslator
 
@@ -290,6 +290,8 @@ class TranslationPipeline(Pipeline):
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save the model and its tokenizers as a checkpoint for `pipeline`."""
+        if is_vaswani_seq2seq(self.model):
+            self.tokenizer.init_kwargs[SEPARATE_MARK] = self.target_tokenizer is not self.tokenizer
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_FOLDER))
         super().save_pretrained(save_directory, **kwargs)
@@ -339,10 +341,7 @@ def _one_constraint_per_text(
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
     if not is_vaswani_seq2seq(model):
         return tokenizer
-    # A model with separate embeddings does not always have two tokenizers. `separate_vocabs` in the files of
-    # the source tokenizer records whether there are two tokenizers.
-    by_default = not model.config.share_encoder_decoder_embeddings
-    if not tokenizer.init_kwargs.get("separate_vocabs", by_default):
+    if not has_target_tokenizer(tokenizer, model.config.share_encoder_decoder_embeddings):
         return tokenizer
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
     name = tokenizer.name_or_path
