@@ -230,6 +230,8 @@ class VaswaniGeneration(GenerationMixin):
             # settings.
             if getattr(config, name) is None:
                 setattr(config, name, DECODING_SETTINGS[name])
+        if config.use_cache is None:
+            config.use_cache = True
         validate_search_fields(config)
         return config, model_kwargs
 
