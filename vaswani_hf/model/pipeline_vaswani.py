@@ -25,7 +25,7 @@ from itertools import islice, repeat
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .checks_vaswani import is_filled
@@ -148,10 +148,16 @@ class TranslationPipeline(Pipeline):
         _, forward, postprocess = self._sanitize_parameters(**kwargs)
         forward = {**self._forward_params, **forward}
         postprocess = {**self._postprocess_params, **postprocess}
+        if forward.get("split_sentences") and postprocess.get("return_tensors"):
+            raise InvalidValueError(
+                "`return_tensors` must be left out with `split_sentences`, because the translated "
+                "sentences are joined as texts."
+            )
         forward["batch_size"] = forward.get("batch_size") or self._batch_size
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, Mapping)) and len(inputs) == 0:
             return []
-        if isinstance(inputs, Dataset) and isinstance(inputs, Sized):
+        is_map_style = isinstance(inputs, Dataset) and not isinstance(inputs, IterableDataset)
+        if is_map_style and isinstance(inputs, Sized):
             dataset: Any = inputs
             inputs = map(dataset.__getitem__, range(len(dataset)))
         target_prefix = forward.pop("target_prefix", None)
@@ -194,11 +200,6 @@ class TranslationPipeline(Pipeline):
                     f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.'
                 )
             kwargs |= {"return_tensors": kind == "TENSORS", "return_text": kind != "TENSORS"}
-        if kwargs.get("split_sentences") and kwargs.get("return_tensors"):
-            raise InvalidValueError(
-                "`return_tensors` must be left out with `split_sentences`, because the translated "
-                "sentences are joined as texts."
-            )
         if kwargs.get("min_confidence") is not None:
             raise InvalidValueError(
                 "`min_confidence` must be left out, because a pipeline loads no calibration; use "
