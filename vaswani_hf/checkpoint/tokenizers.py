@@ -51,7 +51,10 @@ def load_tokenizers(
     # Do not use AutoTokenizer, because AutoTokenizer needs a config.json, and the subfolder of the target
     # tokenizer has no config.json.
     source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
-    if not has_target_tokenizer(source_tokenizer, _shares_embeddings(name_or_path, **hub_kwargs)):
+    if SEPARATE_MARK not in source_tokenizer.init_kwargs:
+        is_shared = _shares_embeddings(name_or_path, **hub_kwargs)
+        source_tokenizer.init_kwargs[SEPARATE_MARK] = has_target_tokenizer(source_tokenizer, is_shared)
+    if not source_tokenizer.init_kwargs[SEPARATE_MARK]:
         return source_tokenizer, source_tokenizer
     return source_tokenizer, _load_tokenizer(name_or_path, name, subfolder=TARGET_FOLDER, **hub_kwargs)
 
