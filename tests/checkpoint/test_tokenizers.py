@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from factories import tiny_tokenizer
+from factories import tiny_config, tiny_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
@@ -24,6 +24,18 @@ def test_separate_tokenizers_keep_their_sides(tokenizer, tmp_path):
     # Two tokenizers stay two tokenizers if they are loaded and saved again.
     save_tokenizers(source, target, tmp_path / "again")
     assert [len(side) for side in load_tokenizers(tmp_path / "again")] == [280, 270]
+
+
+def test_the_embeddings_decide_if_save_pretrained_of_transformers_has_saved_the_tokenizers(tmp_path):
+    for number, target_size in enumerate((280, 270)):
+        folder = tmp_path / str(number)
+        is_joint = target_size == 280
+        tiny_config(
+            vocab_size=280, decoder_vocab_size=target_size, share_encoder_decoder_embeddings=is_joint
+        ).save_pretrained(folder)
+        tiny_tokenizer(vocab_size=280).save_pretrained(folder)
+        tiny_tokenizer(vocab_size=target_size).save_pretrained(folder / "target_tokenizer")
+        assert [len(side) for side in load_tokenizers(folder)] == [280, target_size]
 
 
 def test_a_joint_tokenizer_is_one_object_also_in_the_folder_of_separate_ones(tokenizer, tmp_path):

@@ -110,8 +110,7 @@ MISTYPED = {
     "translate": "the following arguments are required: model",
     "score m --source=x": "the following arguments are required: --target",
     "export m x y --format onnx": "the argument 'y' is not expected",
-    "look m --text a --output b.html --text c": "--text is given twice; give it once; see",
-    "translate m --text a --text b": "--text is given twice; give it once; see",
+    "evaluate m --source a --reference b --reference c": "--reference is given twice; give it once; see",
     "translate m --json=maybe": "argument --json: must be true or false, but is 'maybe'",
 }
 

@@ -326,9 +326,10 @@ def test_what_cannot_be_is_refused(vaswani, teacher, recipe, tmp_path, monkeypat
     Path("there.jsonl").write_text(there)
     Path("there").mkdir()
     Path("there", "recipe.yaml").write_text(OTHER_TASK)
-    given = ["recipe.yaml", "--output", "new.jsonl"]
-    if "--teacher" not in words:
-        given += ["--teacher", str(teacher)]
+    given = ["recipe.yaml"]
+    for option, value in (("--output", "new.jsonl"), ("--teacher", str(teacher))):
+        if option not in words:
+            given += [option, value]
     code, _, found = vaswani("distill", *given, *words.split())
     assert code == 2 and found.startswith(REFUSED[words])
     assert {path.name for path in tmp_path.iterdir()} == {"recipe.yaml", "there", "there.jsonl"}

@@ -80,6 +80,9 @@ def test_a_calibration_is_written_checked_and_withholds_translations(
     (blank,) = translator.translate([" "], min_confidence=1.0)
     assert (blank.text, blank.error, blank.calibrated_confidence) == ("", None, 1.0)
 
-    (folder / "calibration.json").write_text("{}")
-    with pytest.raises(ValueError, match="calibration.json' is damaged; write it again"):
-        Translator.from_pretrained(str(folder), "cpu")
+    for damaged in ("{}", '{"weights": [1.0]}', '{"weights": [NaN, 1, 1, 1]}'):
+        (folder / "calibration.json").write_text(damaged)
+        with pytest.raises(ValueError, match="calibration.json' is damaged; write it again"):
+            Translator.from_pretrained(str(folder), "cpu")
+    assert vaswani("evaluate", str(folder), *files, "--calibration", "fit")[0] == 0
+    assert json.loads((folder / "calibration.json").read_text()) == written

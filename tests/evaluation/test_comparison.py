@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -161,6 +162,12 @@ def test_few_sentences_have_scores_but_neither_intervals_nor_p_values(texts, num
         f"better differs from the baseline in {number} of the translations, but a p-value needs at least 10 different translations.",
         f"Confidence intervals need 10 sentences, but there are {number}.",
     ]
+
+
+@pytest.mark.parametrize(("mean", "half", "interval"), [(100.00001, 0.0, (100, 100)), (1, 2, (0, 3))])
+def test_both_ends_of_an_interval_are_from_0_to_100(mean, half, interval):
+    result = SimpleNamespace(mean=mean, ci=half, score=mean)
+    assert comparison._scores({"model": result}, 10)["model"].confidence_interval == interval
 
 
 def test_equal_translations_have_no_p_value_and_empty_ones_no_score(texts, few_samples):

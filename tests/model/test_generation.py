@@ -55,6 +55,13 @@ def test_a_padded_batch_equals_each_row_alone(fields, side, cache, mask):
         close(torch.stack(together.logits)[:, row], torch.stack(single.logits)[:, 0])
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_use_cache_none_means_true(num_beams):
+    options = {"input_ids": pad(SOURCES), "num_beams": num_beams, "max_new_tokens": NUM_NEW_TOKENS}
+    model = tiny_model()
+    assert torch.equal(model.generate(**options, use_cache=None), model.generate(**options))
+
+
 @variants
 @pytest.mark.parametrize(
     ("cache_class", "lengths"), [(DynamicCache, [3, 1, 2]), (StaticCache, [1] * 6)], ids=str

@@ -10,6 +10,7 @@ import pytest
 import torch
 from factories import save_checkpoint, stacks, tiny_config, tiny_model, tiny_tokenizer
 from sentences import refused
+from torch.utils.data import IterableDataset
 from transformers import (
     GenerationConfig,
     MBartConfig,
@@ -140,6 +141,16 @@ def test_a_stream_is_read_as_it_is_translated(translator):
     assert next(read) == 10
 
 
+class StreamWithLength(IterableDataset):
+    """A dataset that has a length, but no `__getitem__`."""
+
+    def __len__(self):
+        return len(TEXTS)
+
+    def __iter__(self):
+        return iter(TEXTS)
+
+
 def test_datasets(translator):
     dataset = datasets.Dataset.from_dict({"en": TEXTS})
     assert translator(dataset["en"]) == RECORDS
@@ -147,6 +158,7 @@ def test_datasets(translator):
     assert list(translations) == [[record] for record in RECORDS]
     assert translator([]) == translator(KeyDataset(datasets.Dataset.from_dict({"en": []}), "en")) == []
     assert list(translator(text for text in [])) == []
+    assert list(translator(StreamWithLength())) == [[record] for record in RECORDS]
 
 
 def test_an_empty_text_is_translated_to_an_empty_text(translator):
@@ -302,6 +314,8 @@ def test_two_vocabularies(two_vocabularies, tmp_path):
     in_memory, target = tiny_tokenizer(TEXTS, 280), translator.target_tokenizer
     explicit = TranslationPipeline(translator.model, in_memory, target_tokenizer=target, device="cpu")
     assert explicit(TEXTS, num_beams=1) == RECORDS
+    explicit.save_pretrained(tmp_path / "explicit")
+    assert [*Translator.from_pretrained(tmp_path / "explicit").translate(TEXTS, num_beams=1)] == GERMAN
     shutil.rmtree(tmp_path / "target_tokenizer")
     sentence = f"^`target_tokenizer` must be given for .* the subfolder `target_tokenizer` of '{tmp_path}'.$"
     with pytest.raises(ValueError, match=sentence):
@@ -415,6 +429,10 @@ def test_long_texts(translator):
     assert translator(text, split_sentences=True, num_beams=2, num_return_sequences=2)[1]
     with pytest.raises(ValueError, match="^`return_tensors` must be left out with `split_sentences`"):
         translator(text, split_sentences=True, return_tensors=True)
+    arguments = (translator.model, translator.tokenizer)
+    splitting = TranslationPipeline(*arguments, split_sentences=True, device="cpu")
+    with pytest.raises(ValueError, match="^`return_tensors` must be left out with `split_sentences`"):
+        splitting(text, return_tensors=True)
 
 
 def test_constraints(translator):

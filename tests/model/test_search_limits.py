@@ -209,6 +209,16 @@ def test_every_search_goes_to_the_limit_and_no_further(model, search, asked):
     assert lengths() == [len(source) + 50 for source in SOURCES for _ in range(copies)]
 
 
+@pytest.mark.parametrize("fields", [VARIANTS["padding is zero"], {"eos_token_id": None}], ids=str)
+def test_padding_follows_a_translation_without_an_end_token(fields):
+    model = tiny_model(**fields)
+    pad_id, start = model.config.pad_token_id, model.config.decoder_start_token_id
+    batch = batch_of(SOURCES, "left", [[start]] * len(SOURCES), pad_id)
+    found = model.generate(**batch, num_beams=2, max_length_a=1.0, max_length_b=0, **NEVER_ENDS)
+    for row, source in zip(found, SOURCES, strict=True):
+        assert (row[1:] == pad_id).nonzero().flatten().tolist() == [*range(len(source), len(row) - 1)]
+
+
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_only_real_source_tokens_and_new_tokens_count(model, num_beams):
     options = {"num_beams": num_beams, "max_length_a": 1.0, "max_length_b": 0, **NEVER_ENDS}

@@ -155,6 +155,11 @@ def test_the_average_is_the_mean_and_checkpoints_are_in_order(tmp_path):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
         save_file({"w": torch.full((2,), value, dtype=torch.bfloat16)}, folder / "model.safetensors")
+    # One of the checkpoints has its weights in shards.
+    sharded = tmp_path / "checkpoint-30"
+    shard = "model-00001-of-00001.safetensors"
+    (sharded / "model.safetensors").rename(sharded / shard)
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": shard}}))
     (tmp_path / "checkpoint-best").mkdir()
     folders = checkpoints_in(tmp_path)
     assert [folder.name for folder in folders] == ["checkpoint-30", "checkpoint-200", "checkpoint-1000"]

@@ -186,7 +186,7 @@ class CandidateRecorder:
             considers_all_lengths=bool(rule.considers_all_lengths[0]),
             stops_when_full=bool(rule.stops_when_full[0]),
             num_candidates=search.num_candidates,
-            end_ids=[] if search.eos is None else search.eos.tolist(),
+            end_ids=search.eos.tolist(),
         )
         return self.tree.complete(record, search.scorer, tokenizer)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import TARGET_FOLDER
+from ..model.tokenizing_vaswani import SEPARATE_MARK, has_target_tokenizer
 from .files import TOKENIZER_FILES, DamagedFileError, read_json_object
 
 # The key of tokenizer_config.json that marks the target tokenizer of a parser.
@@ -36,7 +37,7 @@ def save_tokenizers(
     # Record in the source tokenizer whether the checkpoint has two tokenizers. Do not look for the subfolder
     # of the target tokenizer instead, because the subfolder can remain from an earlier save, and the download
     # of the subfolder from the Hub can fail.
-    source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
+    source_tokenizer.init_kwargs[SEPARATE_MARK] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:
         target_tokenizer.save_pretrained(Path(folder) / TARGET_FOLDER)
@@ -50,9 +51,21 @@ def load_tokenizers(
     # Do not use AutoTokenizer, because AutoTokenizer needs a config.json, and the subfolder of the target
     # tokenizer has no config.json.
     source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
-    if not source_tokenizer.init_kwargs.get("separate_vocabs", False):
+    if SEPARATE_MARK not in source_tokenizer.init_kwargs:
+        is_shared = _shares_embeddings(name_or_path, **hub_kwargs)
+        source_tokenizer.init_kwargs[SEPARATE_MARK] = has_target_tokenizer(source_tokenizer, is_shared)
+    if not source_tokenizer.init_kwargs[SEPARATE_MARK]:
         return source_tokenizer, source_tokenizer
     return source_tokenizer, _load_tokenizer(name_or_path, name, subfolder=TARGET_FOLDER, **hub_kwargs)
+
+
+def _shares_embeddings(name_or_path: str | os.PathLike, **hub_kwargs: Any) -> bool:
+    try:
+        config, _ = PreTrainedConfig.get_config_dict(name_or_path, **hub_kwargs)
+    except OSError:
+        # A folder that contains only tokenizers has no config.json.
+        return True
+    return config.get("share_encoder_decoder_embeddings", True)
 
 
 def direction_tag(language: str) -> str:

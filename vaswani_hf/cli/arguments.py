@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from ..exit_codes import USAGE_ERROR
 from ..settings.base import properties_of
 from ..settings.names import suggestion
-from .options import Options, RecipeKeyOptions
+from .options import OnlyOnce, Options, RecipeKeyOptions
 from .recipe_keys import RecipeKey, read_keys
 
 # The help lists the options in these groups. The declaration of an option names its group.
@@ -130,7 +130,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
         is_positional = properties_of(field).get("positional")
         kind = type_of_field(field)
         argument: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help_of(field).replace("%", "%%")}
-        argument |= {"type": _reader_of(kind), "metavar": placeholder_of(field)}
+        argument |= {"type": _reader_of(kind), "metavar": placeholder_of(field), "action": OnlyOnce}
         if get_origin(kind) is list:
             # `--pairs a --pairs b` gives the same list as `--pairs a b`.
             argument |= {"nargs": "+", "action": "extend"}

@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from ..pictures.relations import default_pronouns, default_verbs, read_partners
-from .options import ModelOptions, OnlyOnce, PrecisionOptions, check_file, on_command_line
+from .options import ModelOptions, PrecisionOptions, check_file, on_command_line
 from .recorded_split import recorded_test_set
 
 
@@ -30,7 +30,7 @@ class FiguresOptions(PrecisionOptions, ModelOptions):
     the largest of these distances for which each half of the sentences has at least 10 pairs of such words,
     or else 2
     """
-    text: str | None = on_command_line(None, action=OnlyOnce)
+    text: str | None = None
     """the sentence for the pictures that show all attention heads of a layer, at most 100 tokens; by default
     the first sentence with the median number of words"""
     layer: int | None = Field(None, ge=1)

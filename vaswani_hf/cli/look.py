@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
-from .options import BeamSearchOptions, DeviceOptions, ModelOptions, OnlyOnce, on_command_line
+from .options import BeamSearchOptions, DeviceOptions, ModelOptions
 from .output import check_output, standard_output
 
 logger = logging.getLogger(__name__)
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 class LookOptions(BeamSearchOptions, DeviceOptions, ModelOptions):
     """The options of `vaswani look`."""
 
-    text: str = on_command_line(action=OnlyOnce)
+    text: str
     """the text to translate as one input of the model; a model that was trained on single sentences can leave
     out the other sentences of a text"""
-    target: str | None = on_command_line(None, action=OnlyOnce)
+    target: str | None = None
     """explain this translation; by default the page explains the translation that the search finds"""
     output: str
     """a new HTML file"""

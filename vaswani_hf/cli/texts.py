@@ -23,7 +23,6 @@ from .options import (
     BeamSearchOptions,
     EnsembleOptions,
     InferenceOptions,
-    OnlyOnce,
     WorkerOptions,
     check_file,
     on_command_line,
@@ -47,7 +46,7 @@ class TextOptions(BeamSearchOptions, InferenceOptions, WorkerOptions, EnsembleOp
     tokens_per_batch: int = translation_option("tokens_per_batch")
     window: int = translation_option("window")
     on_error: Literal["fail", "skip"] = translation_option("on_error")
-    text: str | None = on_command_line(None, action=OnlyOnce)
+    text: str | None = None
     """read this text instead of standard input"""
     input: str | None = None
     """read this file instead of standard input: one text per line (plain or .gz)"""

@@ -33,6 +33,7 @@ from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.tokenizing_vaswani import has_target_tokenizer
 from ..translation.ctranslate2 import CTranslate2Backend
 from .comparison import TOLERANCE, largest_difference_of_rows, log_probs_of, report, sample_ids
 from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
@@ -57,7 +58,7 @@ class VaswaniLoader(BartLoader):
         """
         EXPRESSIBLE.refuse_others(model.config)
         model = with_scaled_dot(model)
-        tokenizers = _with_target(tokenizer)
+        tokenizers = _with_target(model, tokenizer)
         spec = self.get_model_spec(model)
         _set_vocabularies(spec, model, tokenizers)
         _set_positions(spec, model, num_positions(model, tokenizers))
@@ -146,8 +147,8 @@ def export_ctranslate2(
     )
 
 
-def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
-    if tokenizer.init_kwargs.get("separate_vocabs", False):
+def _with_target(model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
+    if has_target_tokenizer(tokenizer, model.config.share_encoder_decoder_embeddings):
         return load_tokenizers(tokenizer.name_or_path)
     return tokenizer, tokenizer
 

@@ -97,7 +97,8 @@ def check(checkpoint: System, test_set: TestSet) -> Report:
 
 def _scored_translations(checkpoint: System, test_set: TestSet) -> tuple[list[Translation], list[bool]]:
     """Translate a test set. Return the translations, and a list of bools: True for each good translation."""
-    translator = checkpoint.load()
+    # Load no calibration, because `--calibration fit` must be able to replace a damaged calibration.json.
+    translator = checkpoint.load(with_calibration=False)
     translations: Any = translate_test_set(
         translator, test_set.sources, return_scores=True, **checkpoint.options
     )

@@ -290,7 +290,9 @@ def _scores(results: Mapping[str, Any], num_sentences: int) -> dict[str, Score]:
         half = float(result.ci)
         interval = None
         if num_sentences >= FEWEST_SENTENCES:
-            interval = (max(0.0, mean - half), min(100.0, mean + half))
+            # Clamp both ends, because a mean of 100 can be slightly above 100 in float32.
+            lower, upper = (max(0.0, min(100.0, end)) for end in (mean - half, mean + half))
+            interval = (lower, upper)
         scores[name] = Score(score=float(result.score), confidence_interval=interval)
     return scores
 

@@ -28,13 +28,14 @@ class System:
 
     Attributes:
         name: The name or the path that the user has given.
+        load: Loads the checkpoint. Accepts the keyword arguments of `Translator.from_pretrained`.
         options: The options of `Translator.translate`.
         folder: The local folder of the checkpoint; None for a file of translations.
         finished: The translations in the file; None for a checkpoint.
     """
 
     name: str
-    load: Callable[[], Translator]
+    load: Callable[..., Translator]
     options: Mapping[str, Any]
     folder: Path | None = None
     finished: list[str] | None = None
@@ -79,7 +80,7 @@ def read_systems(
     names: Sequence[str],
     source: str,
     num_sentences: int,
-    load: Callable[[str], Translator],
+    load: Callable[..., Translator],
     options: Mapping[str, Any],
 ) -> list[System]:
     """Read the files of translations, and find the checkpoints. Do not load the models yet, so that an error

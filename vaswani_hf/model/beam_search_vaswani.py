@@ -109,9 +109,9 @@ class BeamSearch:
         self.task = task
         self.config = config
         self.num_beams = config.num_beams
-        self.eos = config._eos_token_tensor
-        num_ends = 0 if self.eos is None else len(self.eos)
-        self.num_candidates = max(2, 1 + num_ends) * self.num_beams
+        eos = config._eos_token_tensor
+        self.eos = task.prompt.new_empty(0) if eos is None else eos
+        self.num_candidates = max(2, 1 + len(self.eos)) * self.num_beams
         self.fill = padding_token(config)
         # `excluded` is the id of the padding token if the search must never choose this token. If the search
         # can choose the padding token, `excluded` is None.
@@ -272,8 +272,7 @@ class BeamSearch:
     def _has_ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
         """Return True where `</s>`, the length limit or a criterion ends a candidate, [N, C] bool."""
         ended = (self.limits <= self.num_new).unsqueeze(1).expand_as(candidates.tokens)
-        if self.eos is not None:
-            ended = ended | torch.isin(candidates.tokens, self.eos)
+        ended = ended | torch.isin(candidates.tokens, self.eos)
         if self.task.criteria:
             scores = tuple(self.step_scores) or None
             ended = ended | self._call_with_rows(partial(self.task.criteria, scores=scores), paths[..., 0])
@@ -354,11 +353,16 @@ class BeamSearch:
         length = prompt_length + int(lengths.max())
         paths = self.finished.paths[:, kept, :length].flatten(0, 1)
         beam_indices = paths[:, prompt_length:, 1].int() if self.config.return_dict_in_generate else None
-        is_missing = (lengths == 0).flatten()
-        is_new = torch.arange(length, device=paths.device) >= prompt_length
+        lengths = prompt_length + lengths.flatten().unsqueeze(1)  # [B * R, 1]
+        is_missing = lengths == prompt_length
+        sequences = paths[..., 0]
+        # `fill` can be `</s>`, as in transformers. Fill the rows without `</s>` with padding, because `</s>`
+        # would look like a token of the translation.
+        has_end = torch.isin(sequences.gather(1, lengths - 1), self.eos) & ~is_missing
+        is_after_end = torch.arange(length, device=paths.device) >= lengths
         pad = self.fill if self.config._pad_token_tensor is None else int(self.config._pad_token_tensor)
-        sequences = paths[..., 0].masked_fill(is_missing.unsqueeze(1) & is_new, pad)
-        scores = self.finished.scores[:, kept].flatten().masked_fill(is_missing, -math.inf)
+        sequences = sequences.masked_fill(is_after_end & ~has_end, pad)
+        scores = self.finished.scores[:, kept].flatten().masked_fill(is_missing.flatten(), -math.inf)
         return sequences, scores, beam_indices
 
     def without_translation(self) -> list[int]:

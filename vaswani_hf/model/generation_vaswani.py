@@ -64,6 +64,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -232,6 +233,8 @@ class VaswaniGeneration(GenerationMixin):
             # settings.
             if getattr(config, name) is None:
                 setattr(config, name, DECODING_SETTINGS[name])
+        if config.use_cache is None:
+            config.use_cache = True
         validate_search_fields(config)
         return config, model_kwargs
 
@@ -480,14 +483,20 @@ class VaswaniGeneration(GenerationMixin):
         model.config.vocab_size = self.config.decoder_vocab_size
         return super(VaswaniGeneration, model).compute_transition_scores(*args, **kwargs)
 
-    def save_pretrained(self, *args, **kwargs):
-        """Validate the generation config, and then save the model as transformers does."""
+    def save_pretrained(self, save_directory, is_main_process=True, *args, **kwargs):
+        """Validate the generation config, and then save the model as transformers does. If the weights are
+        saved as shards, delete the model.safetensors of an earlier save.
+        """
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
             # If `_from_model_config` were True, transformers would treat the generation config as a copy of
             # the model's config, and remove the settings that this package adds.
             self.generation_config._from_model_config = False
-        return super().save_pretrained(*args, **kwargs)
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        folder = Path(save_directory)
+        if is_main_process and any(folder.glob("model-?????-of-?????.safetensors")):
+            # transformers would load the old model.safetensors instead of the new shards.
+            (folder / "model.safetensors").unlink(missing_ok=True)
 
 
 def _add_criterion(criterion: Any, arguments: dict[str, Any]) -> None:

@@ -239,7 +239,7 @@ class PhraseCandidates(CandidateSelection):
         """
         missing = candidates.missing
         is_last = search.limits.unsqueeze(1) <= search.num_new + 1
-        ends = is_last if search.eos is None else is_last | torch.isin(candidates.tokens, search.eos)
+        ends = is_last | torch.isin(candidates.tokens, search.eos)
         is_possible = exists(candidates.scores)
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
         # Rank the unfinished candidates, best first. A candidate competes only with candidates that lack the
@@ -271,8 +271,7 @@ class PhraseCandidates(CandidateSelection):
         tokens = torch.cat((tokens, added.clamp(min=0)), dim=2)
         missing = self.tables.num_missing(sentences, self.tables.advance(sentences, matches, tokens))
         capacity = (self.capacity[sentences] - search.num_new - 1).view(-1, 1, 1)
-        if search.eos is not None:
-            capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
+        capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
         scores = scores.masked_fill(~is_compared | (missing > capacity), EXCLUDED_SCORE)
         parents = torch.arange(search.num_beams, device=scores.device).view(1, -1, 1).expand_as(tokens)
         return _Compared(scores.flatten(1), parents.flatten(1), tokens.flatten(1), missing.flatten(1))

@@ -25,7 +25,7 @@ from itertools import islice, repeat
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .checks_vaswani import is_filled
@@ -34,7 +34,7 @@ from .errors_vaswani import InvalidValueError
 from .inputs_vaswani import TranslationOptions
 from .precedence_vaswani import completed_settings, config_of_call, setting_of
 from .requests_vaswani import InvalidInput, Request, check_text, try_parse
-from .tokenizing_vaswani import TOKENIZING, check_tokenizers
+from .tokenizing_vaswani import SEPARATE_MARK, TOKENIZING, check_tokenizers, has_target_tokenizer
 from .translations_vaswani import Translation
 from .translator_vaswani import BaseTranslator
 
@@ -148,10 +148,16 @@ class TranslationPipeline(Pipeline):
         _, forward, postprocess = self._sanitize_parameters(**kwargs)
         forward = {**self._forward_params, **forward}
         postprocess = {**self._postprocess_params, **postprocess}
+        if forward.get("split_sentences") and postprocess.get("return_tensors"):
+            raise InvalidValueError(
+                "`return_tensors` must be left out with `split_sentences`, because the translated "
+                "sentences are joined as texts."
+            )
         forward["batch_size"] = forward.get("batch_size") or self._batch_size
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, Mapping)) and len(inputs) == 0:
             return []
-        if isinstance(inputs, Dataset) and isinstance(inputs, Sized):
+        is_map_style = isinstance(inputs, Dataset) and not isinstance(inputs, IterableDataset)
+        if is_map_style and isinstance(inputs, Sized):
             dataset: Any = inputs
             inputs = map(dataset.__getitem__, range(len(dataset)))
         target_prefix = forward.pop("target_prefix", None)
@@ -194,11 +200,6 @@ class TranslationPipeline(Pipeline):
                     f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.'
                 )
             kwargs |= {"return_tensors": kind == "TENSORS", "return_text": kind != "TENSORS"}
-        if kwargs.get("split_sentences") and kwargs.get("return_tensors"):
-            raise InvalidValueError(
-                "`return_tensors` must be left out with `split_sentences`, because the translated "
-                "sentences are joined as texts."
-            )
         if kwargs.get("min_confidence") is not None:
             raise InvalidValueError(
                 "`min_confidence` must be left out, because a pipeline loads no calibration; use "
@@ -290,6 +291,8 @@ class TranslationPipeline(Pipeline):
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save the model and its tokenizers as a checkpoint for `pipeline`."""
+        if is_vaswani_seq2seq(self.model):
+            self.tokenizer.init_kwargs[SEPARATE_MARK] = self.target_tokenizer is not self.tokenizer
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_FOLDER))
         super().save_pretrained(save_directory, **kwargs)
@@ -339,10 +342,7 @@ def _one_constraint_per_text(
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
     if not is_vaswani_seq2seq(model):
         return tokenizer
-    # A model with separate embeddings does not always have two tokenizers. `separate_vocabs` in the files of
-    # the source tokenizer records whether there are two tokenizers.
-    by_default = not model.config.share_encoder_decoder_embeddings
-    if not tokenizer.init_kwargs.get("separate_vocabs", by_default):
+    if not has_target_tokenizer(tokenizer, model.config.share_encoder_decoder_embeddings):
         return tokenizer
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
     name = tokenizer.name_or_path

@@ -21,6 +21,16 @@ TAG = re.compile(r">>\S+?<<")
 # begins with the token of the source language, and a translation begins with the token of the target
 # language.
 LANGUAGE_TOKENS = "language_tokens"
+# The key of the source tokenizer's tokenizer_config.json whose value is true if the checkpoint has a second
+# tokenizer for the target language.
+SEPARATE_MARK = "separate_vocabs"
+
+
+def has_target_tokenizer(source_tokenizer: Any, shares_embeddings: bool) -> bool:
+    """Return True if the checkpoint of a source tokenizer has a second tokenizer for the target language."""
+    # `save_pretrained` of transformers does not write `SEPARATE_MARK`. By default, a model with separate
+    # embeddings has two tokenizers.
+    return source_tokenizer.init_kwargs.get(SEPARATE_MARK, not shares_embeddings)
 
 
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:

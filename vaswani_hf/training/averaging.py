@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from ..checkpoint.files import (
     AVERAGED_WEIGHTS_FILE,
+    INDEX_FILE,
     MANIFEST_FILE,
     RECIPE_FILE,
     RESULTS_FILE,
@@ -27,6 +28,7 @@ from ..checkpoint.files import (
     recipe_file,
     scores_by_step,
     step_of,
+    weight_files,
     write_whole,
 )
 from ..checkpoint.loading import KINDS, check_config, checkpoint_folder, load_model
@@ -44,11 +46,11 @@ def average_weights(files: list[Path]) -> dict[str, torch.Tensor]:
     """Average the weights in the files of several checkpoints in float32. Add the files one by one, so that
     not all files are in memory at the same time.
     """
-    first = load_file(files[0])
+    first = _load_weights(files[0])
     shapes = {name: tensor.shape for name, tensor in first.items()}
     total = {name: tensor.float() for name, tensor in first.items()}
     for file in files[1:]:
-        weights = load_file(file)
+        weights = _load_weights(file)
         if {name: tensor.shape for name, tensor in weights.items()} != shapes:
             raise InvalidValueError(
                 f"`checkpoints` must be checkpoints of one run, but '{file.parent}' and '{files[0].parent}' "
@@ -57,6 +59,17 @@ def average_weights(files: list[Path]) -> dict[str, torch.Tensor]:
         for name, tensor in weights.items():
             total[name] += tensor.float()
     return {name: (tensor / len(files)).to(first[name].dtype) for name, tensor in total.items()}
+
+
+def _load_weights(file: Path) -> dict[str, torch.Tensor]:
+    """Load a file of weights. If a checkpoint has shards instead of `WEIGHTS_FILE`, load all shards."""
+    if file.name != WEIGHTS_FILE:
+        return load_file(file)
+    weights: dict[str, torch.Tensor] = {}
+    for name in weight_files(file.parent):
+        if name != INDEX_FILE:
+            weights |= load_file(file.parent / name)
+    return weights
 
 
 def numbered_checkpoints(

@@ -43,11 +43,12 @@ def load_calibration(folder: Path) -> Calibration | None:
     if not path.is_file():
         return None
     try:
-        weights: Any = json.loads(path.read_text(encoding="utf-8"))["weights"]
-        calibration = Calibration([float(weight) for weight in weights])
-        calibration(Translation("", token_log_probs=[0.0]))
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        weights = [float(weight) for weight in content["weights"]]
     except (ValueError, TypeError, KeyError):
+        weights = []
+    if len(weights) != len(features_of(Translation(""))) or not all(map(math.isfinite, weights)):
         raise ValueError(
             f"'{path}' is damaged; write it again with `vaswani evaluate --calibration fit`, or delete it."
-        ) from None
-    return calibration
+        )
+    return Calibration(weights)

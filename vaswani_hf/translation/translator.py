@@ -49,6 +49,7 @@ class Translator(BaseTranslator):
         ensemble: Sequence[str] = (),
         dtype: str | torch.dtype | None = None,
         quantization: str | None = None,
+        with_calibration: bool = True,
         **hub_kwargs: Any,
     ) -> Self:
         """Load a checkpoint.
@@ -66,6 +67,8 @@ class Translator(BaseTranslator):
                 checkpoint.
             quantization (str, optional): "int8" loads int8 weights for the CPU. int8 weights need the library
                 torchao.
+            with_calibration (bool): If True, load the calibration.json of the checkpoint. An ensemble never
+                has a calibration.
             **hub_kwargs: `revision`, `token`, `cache_dir`, `local_files_only` and `force_download`, as in
                 `snapshot_download`. `revision` applies to names without @revision.
 
@@ -105,7 +108,8 @@ class Translator(BaseTranslator):
             check_tokenizers(model, *of_model, str(name))
             models.append(model if quantization is None else quantize(model))
         translator = cls(models[0], *tokenizers[0], ensemble=models[1:])
-        translator.calibration = None if ensemble else load_calibration(folders[0])
+        if with_calibration and not ensemble:
+            translator.calibration = load_calibration(folders[0])
         translator.is_undecided = dtype == "auto" and has_bfloat16(place)
         return translator
 
