@@ -19,7 +19,7 @@ COLUMNS = (
     "row of Table 3",
     "parameters, millions",
     "in the paper",
-    "vocabulary sizes that give the paper's parameters",
+    "vocabulary sizes that give the paper's number of parameters",
     "FLOPs of matrix products",
     "FLOPs by the paper's method",
     "in the paper",
