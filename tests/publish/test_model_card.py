@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from factories import files_in, write_recipe
+from factories import add_languages, files_in, write_recipe
 from huggingface_hub import ModelCard
 from jinja2 import Environment, meta
 from safetensors.torch import load_file, save_file
@@ -276,6 +276,14 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     assert set(table.values()) == {NOT_KNOWN}
     stated = model_card(folder, "alice/words", license="mit")
     assert stated.data.license == "mit"
+
+
+def test_the_code_for_a_model_with_language_tokens_names_languages(numbers, copy):
+    folder = copy(numbers)
+    add_languages(folder, de="x", fr="z", en="y")
+    code = snippets(model_card(folder, "alice/words"))
+    assert len(code) == 2
+    assert all(', src_lang="en", tgt_lang="fr")[0]' in one for one in code)
 
 
 def test_a_run_that_was_not_finished_says_so(numbers, copy):

@@ -7,13 +7,20 @@ from typing import Self
 from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
-from .options import BeamSearchOptions, DeviceOptions, ModelOptions, OnlyOnce, on_command_line
+from .options import (
+    BeamSearchOptions,
+    DeviceOptions,
+    LanguageOptions,
+    ModelOptions,
+    OnlyOnce,
+    on_command_line,
+)
 from .output import check_output, standard_output
 
 logger = logging.getLogger(__name__)
 
 
-class LookOptions(BeamSearchOptions, DeviceOptions, ModelOptions):
+class LookOptions(LanguageOptions, BeamSearchOptions, DeviceOptions, ModelOptions):
     """The options of `vaswani look`."""
 
     text: str = on_command_line(action=OnlyOnce)
