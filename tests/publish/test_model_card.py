@@ -375,6 +375,17 @@ def test_a_licence_that_the_publisher_chose_is_beside_that_of_the_data(texts, co
     assert "`cc-by-nc-sa-4.0`. The training data is under `cc-by-nc-4.0`." in card.text
 
 
+def test_the_licence_of_an_imported_checkpoint_is_not_called_that_of_the_data(tiny_checkpoint):
+    folder = tiny_checkpoint()
+    origin = {"name": "theirs", "format": "Marian", "difference": None}
+    record = {"origin": origin, "data": {"license": "cc-by-nc-sa-4.0"}}
+    (folder / "results.json").write_text(json.dumps(record))
+    text = model_card(folder, "alice/words").text
+    assert "The licence of the model is `cc-by-nc-sa-4.0`.\n\n## Citation" in text
+    text = model_card(folder, "alice/words", license="cc-by-nc-4.0").text
+    assert "`cc-by-nc-4.0`. The imported checkpoint is under `cc-by-nc-sa-4.0`.\n\n## Cit" in text
+
+
 def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
     folder = change(copy(texts), "data", license="research-only")
     card = model_card(folder, "alice/words")

@@ -108,7 +108,9 @@ class CardContext:
     license: str | None
     """The licence of the model."""
     is_license_chosen: bool
-    """True if the publisher has chosen the licence, and False if the licence is that of the training data."""
+    """True if the publisher of the model, or of the imported checkpoint, has chosen the licence. False if the
+    licence is that of the training data.
+    """
     base_model: str | list[str] | None
     """The Hub repositories of the base models. A base model is a model from which the training started, or
     the model that `vaswani import` has converted.
@@ -186,7 +188,7 @@ def _card_context(folder: Path, repo_id: str, license: str | None, base_model: s
         is_recorded=bool(recipe or recorded),
         is_finished=bool(recorded - {"average_of"}) and results.finished_with is not None,
         license=chosen or data.license,
-        is_license_chosen=chosen is not None,
+        is_license_chosen=chosen is not None or results.origin is not None,
         base_model=base_model or _base_repositories(bases) or _repository_of(results.origin),
         base_name=" and ".join(last_part(name) for name in bases) or None,
         parameters=_count_parameters(folder),
