@@ -168,6 +168,8 @@ def test_training_curve():
         [4.5],
         [10.0],
     ]
+    # A line of one point is invisible without a marker.
+    assert [line.get_marker() for axes in figure.axes for line in axes.lines] == ["None", "o", "o"]
     assert draw_training_curve([{"step": 1}]) is None
 
 
