@@ -76,6 +76,8 @@ _CLASSES = (
     "omegaconf.listconfig.ListConfig",
     "omegaconf.base.Metadata",
     "omegaconf.base.ContainerMetadata",
+    # Versions 0.6.2 to 0.9.0 store the meters of the training.
+    *(f"fairseq.meters.{name}" for name in ("AverageMeter", "TimeMeter", "StopwatchMeter")),
     *(f"omegaconf.nodes.{name}" for name in _NODES),
     *(f"fairseq.dataclass.configs.{name}" for name in _SECTIONS),
     "fairseq.tasks.translation.TranslationConfig",
@@ -319,7 +321,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     """Map each token of a fairseq dictionary to its id. Each line has a token and its frequency."""
     ids = {token: number for number, token in enumerate(_SPECIAL_TOKENS)}
     for number, line in enumerate(read_lines(path), 1):
-        token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+        token, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.isdecimal() or (token in ids and token not in _SPECIAL_TOKENS):
             raise DamagedFileError(
                 f"Line {number:,} of '{path.name}' must contain a token that no earlier line has, and its frequency, but is "
