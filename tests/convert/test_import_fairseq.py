@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import sys
 import types
 
@@ -121,9 +122,14 @@ def test_the_settings_of_new_files_are_read(tmp_path):
     task = {"source_lang": "en", "target_lang": "de"}
     cfg = {"model": {"_name": "transformer", **stacks}, "task": task}
     torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
+    note = "No tokenizers were written, because {}; name the vocabularies with `--vocabularies`."
     report = import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
-    assert "No tokenizers were written, because the folder lacks dict.de.txt and dict.en.txt." in report.text
+    assert note.format("the folder lacks dict.de.txt and dict.en.txt") in report.text
     assert difference_to_original(tmp_path / "ours", model) < 1e-4
+    del task["source_lang"]
+    torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
+    report = import_checkpoint(tmp_path / "model.pt", tmp_path / "unnamed")
+    assert note.format("the checkpoint does not name its languages") in report.text
 
 
 def test_learned_positions_begin_after_the_padding_token(tmp_path):
@@ -159,6 +165,12 @@ def test_the_meters_of_old_versions_are_read(tmp_path, created):
     meters["AverageMeter"].sum = 1.5
     write(tmp_path / "theirs", fairseq_state(reference()), meters=meters)
     assert import_checkpoint(tmp_path / "theirs", tmp_path / "ours").format == "fairseq"
+
+
+def test_one_of_several_files_must_be_named(tmp_path):
+    write(tmp_path / "theirs", fairseq_state(reference()))
+    shutil.copy(tmp_path / "theirs" / "model.pt", tmp_path / "theirs" / "checkpoint_best.pt")
+    import_refused(tmp_path / "theirs", "contains several `.pt` files; give the path of one of the files.")
 
 
 def test_settings_of_omegaconf_are_read(tmp_path, created):

@@ -305,8 +305,12 @@ def _tokenizers(
         # If `vocabularies` has only one file, the file is the joint vocabulary of both languages.
         files = [options.vocabularies[0], options.vocabularies[-1]]
     elif not all(file.is_file() for file in files):
-        names = " and ".join(sorted({file.name for file in files}))
-        return None, [f"No tokenizers were written, because the folder lacks {names}."]
+        reason = f"the folder lacks {' and '.join(sorted({file.name for file in files}))}"
+        if None in languages:
+            reason = "the checkpoint does not name its languages"
+        return None, [
+            f"No tokenizers were written, because {reason}; name the vocabularies with `--vocabularies`."
+        ]
     models = sorted(folder.glob("*.model"))
     vocabularies = [_read_vocabulary(file) for file in files]
     # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The vocabulary file
