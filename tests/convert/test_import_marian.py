@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from factories import TINY_SHAPE, damage, write_recipe
+from factories import TINY_SHAPE, damage, save_checkpoint, tiny_model, tiny_tokenizer, write_recipe
 from huggingface_hub import HfApi
 from parity import import_refused, record_parity
 from safetensors.torch import load_file
@@ -120,6 +120,20 @@ def test_onnx_and_the_alignment_of_an_imported_model(opus, tmp_path):
         pairs = [pair.split("-") for pair in translation.alignment.split()]
         assert {int(source) for source, _ in pairs} <= set(range(len(text.split())))
         assert {int(target) for _, target in pairs} == set(range(len(translation.text.split())))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_tokenizers_of_an_export_return(tmp_path, separate):
+    source = tiny_tokenizer()
+    target = tiny_tokenizer(vocab_size=270) if separate else None
+    sizes = {"decoder_vocab_size": 270, "share_encoder_decoder_embeddings": False} if separate else {}
+    model = tiny_model(vocab_size=len(source), attention_bias=True, **sizes)
+    export(save_checkpoint(tmp_path / "ours", model, source, target), tmp_path / "marian", "marian")
+    report = import_checkpoint(tmp_path / "marian", tmp_path / "again")
+    assert "No tokenizers" not in report.text
+    text = "one two drei"
+    for side, expected in zip(load_tokenizers(tmp_path / "again"), (source, target or source), strict=True):
+        assert side(text).input_ids == expected(text).input_ids
 
 
 @pytest.mark.parametrize(
