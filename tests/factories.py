@@ -4,6 +4,7 @@ object.
 
 import copy
 import functools
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model import modeling_vaswani
+from vaswani_hf.model.tokenizing_vaswani import LANGUAGE_TOKENS
 from vaswani_hf.recipe import load_recipe
 
 
@@ -164,6 +166,13 @@ def tiny_tokenizer(
     """A tokenizer trained on these texts. A process trains each tokenizer once, and returns copies."""
     texts = (texts,) if isinstance(texts, str) else tuple(texts)
     return copy.deepcopy(_trained_tokenizer(texts, vocab_size, tuple(sorted(options.items()))))
+
+
+def add_languages(folder: Path, **tokens: str) -> None:
+    """Add a language token for each language to the tokenizer of a checkpoint."""
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text()) | {LANGUAGE_TOKENS: tokens}
+    path.write_text(json.dumps(config))
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

@@ -1,6 +1,7 @@
 """The explanation of a translation: the record of the search, the attention, the words and the runners-up."""
 
 import base64
+import copy
 import json
 import math
 import re
@@ -13,6 +14,8 @@ from vaswani_hf.browser.explain import explain
 from vaswani_hf.browser.explanation import MAX_PAGE_SIZE, TEMPERATURES, Attention, Tokens, Weights
 from vaswani_hf.browser.page import page_of
 from vaswani_hf.model.search_strategies_vaswani import coverage_score
+from vaswani_hf.model.tokenizing_vaswani import LANGUAGE_TOKENS
+from vaswani_hf.model.translator_vaswani import BaseTranslator
 
 TEXT = "one two five three"
 KINDS = ("encoder", "decoder", "cross")
@@ -171,6 +174,20 @@ def test_the_probabilities_and_the_score_of_a_given_translation(word_translator)
     confidences = [word.confidence for word in scored.words]
     probabilities = [choice.probability for choice in explanation.words[: len(confidences)]]
     assert probabilities == pytest.approx(confidences, abs=1e-5)
+
+
+@pytest.mark.parametrize("target", [None, "eins zwei"])
+def test_a_model_with_language_tokens(word_translator, target):
+    tokenizer = copy.deepcopy(word_translator.source_tokenizer)
+    tokenizer.init_kwargs[LANGUAGE_TOKENS] = {"en": "x", "de": "<unk>"}
+    translator = BaseTranslator(word_translator.model, tokenizer, tokenizer)
+    languages = {"src_lang": "en", "tgt_lang": "de"}
+    explanation = explain(translator, TEXT, target, num_beams=2, **languages)
+    (scored,) = translator.score([TEXT], [explanation.target_text], **languages)
+    assert explanation.source.tokens[0].text == "x"
+    assert [token.text for token in explanation.decoder_input.tokens[:2]] == ["<s>", "<unk>"]
+    assert explanation.score == pytest.approx(scored.score, abs=1e-5)
+    assert explanation.log_probs == pytest.approx([0.0, *scored.token_log_probs], abs=1e-5)
 
 
 def best_continuation(translator, begins: list[int]) -> tuple[str, float]:

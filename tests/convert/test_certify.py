@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
-from factories import loaded_recipe, save_checkpoint, tiny_config, tiny_model, tiny_tokenizer
+from factories import add_languages, loaded_recipe, save_checkpoint, tiny_config, tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 from word_model import WORDS, random_sentences, trained_on_words
 
@@ -18,6 +18,7 @@ from vaswani_hf.convert import certify as module
 from vaswani_hf.convert.certify import certify, faults
 from vaswani_hf.convert.export import EXPORT_FORMATS
 from vaswani_hf.convert.marian import MARIAN, MarianEngine
+from vaswani_hf.model.errors_vaswani import InvalidValueError
 from vaswani_hf.publish.certificate import Certificate, CertificateRow
 from vaswani_hf.publish.model_card import model_card
 
@@ -47,6 +48,13 @@ def parallel_files(tmp_path):
     for path, lines in zip(paths, (SOURCES, REFERENCES), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines))
     return [str(path) for path in paths]
+
+
+def test_a_model_with_language_tokens_is_refused(checkpoint, tmp_path):
+    folder = with_search(checkpoint, tmp_path)
+    add_languages(folder, en="x", de="y")
+    with pytest.raises(InvalidValueError, match="'copy' has language tokens; use the difference that"):
+        certify(folder, SOURCES, REFERENCES)
 
 
 class WrongEngine(MarianEngine):

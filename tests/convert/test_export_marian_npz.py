@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 import yaml
-from factories import save_checkpoint, tiny_model, tiny_tokenizer
+from factories import add_languages, save_checkpoint, tiny_model, tiny_tokenizer
 from safetensors.torch import load_file
 from sentences import refused
 from tokenizers.processors import TemplateProcessing
@@ -149,6 +149,15 @@ def test_a_source_tokenizer_without_an_end_token_is_refused(checkpoint, tmp_path
     save_tokenizers(source, target, folder)
     with refused(
         "The source tokenizer adds no end token to texts, but Marian (C++) always adds an end token; use another format."
+    ):
+        export(folder, tmp_path / "marian", "marian_npz")
+
+
+def test_a_model_with_language_tokens_is_refused(checkpoint, tmp_path):
+    folder = checkpoint()
+    add_languages(folder, en="x", de="y")
+    with refused(
+        "The tokenizer has language tokens, which Marian (C++) does not add to texts; use another format."
     ):
         export(folder, tmp_path / "marian", "marian_npz")
 

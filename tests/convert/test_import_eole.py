@@ -39,9 +39,15 @@ EXPECTED = {
 }
 
 
+@pytest.mark.parametrize("has_tables", [True, False])
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_imported_model_computes_the_logits_of_eole(recorded, tmp_path, record_property, name):
+def test_the_imported_model_computes_the_logits_of_eole(
+    recorded, tmp_path, record_property, name, has_tables
+):
     case = recorded[name]
+    if not has_tables:
+        # Eole 0.2 to 0.4.0 stores no sinusoids.
+        case["state"] = {key: value for key, value in case["state"].items() if not key.endswith(".pe.pe")}
     report = import_checkpoint(write(case, tmp_path / "eole"), tmp_path / "ours")
     assert report.format == "eole"
     ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import sys
 import types
 
@@ -52,11 +53,12 @@ def fairseq_state(model) -> dict[str, torch.Tensor]:
     return state
 
 
-def write(folder, state, languages=("en", "de"), **settings):
+def write(folder, state, languages=("en", "de"), meters=None, **settings):
     """Write a checkpoint as old versions of fairseq do, and the vocabularies of these languages."""
     folder.mkdir()
     args = argparse.Namespace(**{**SETTINGS, **settings})
-    torch.save({"args": args, "model": state, "extra_state": {"epoch": 1}}, folder / "model.pt")
+    extra = {"epoch": 1, "train_meters": meters}
+    torch.save({"args": args, "model": state, "extra_state": extra}, folder / "model.pt")
     for language in languages:
         lines = [f"{word} 1\n" for word in WORDS[language]]
         (folder / f"dict.{language}.txt").write_text("".join(lines))
@@ -120,9 +122,14 @@ def test_the_settings_of_new_files_are_read(tmp_path):
     task = {"source_lang": "en", "target_lang": "de"}
     cfg = {"model": {"_name": "transformer", **stacks}, "task": task}
     torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
+    note = "No tokenizers were written, because {}; name the vocabularies with `--vocabularies`."
     report = import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
-    assert "No tokenizers were written, because the folder lacks dict.de.txt and dict.en.txt." in report.text
+    assert note.format("the folder lacks dict.de.txt and dict.en.txt") in report.text
     assert difference_to_original(tmp_path / "ours", model) < 1e-4
+    del task["source_lang"]
+    torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
+    report = import_checkpoint(tmp_path / "model.pt", tmp_path / "unnamed")
+    assert note.format("the checkpoint does not name its languages") in report.text
 
 
 def test_learned_positions_begin_after_the_padding_token(tmp_path):
@@ -137,16 +144,38 @@ def test_learned_positions_begin_after_the_padding_token(tmp_path):
     assert difference_to_original(tmp_path / "ours", model) < 1e-4
 
 
-def test_settings_of_omegaconf_are_read(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "omegaconf", types.ModuleType("omegaconf"))
-    for name in ("omegaconf.dictconfig.DictConfig", "omegaconf.nodes.AnyNode"):
-        # Classes with the names of OmegaConf take the place of the library.
+@pytest.fixture
+def created(monkeypatch):
+    """Return an object of a class with this name. The class takes the place of a library's class."""
+
+    def created(name):
         module, _, kind = name.rpartition(".")
-        created = types.ModuleType(module)
-        setattr(created, kind, type(kind, (), {"__module__": module}))
-        monkeypatch.setitem(sys.modules, module, created)
-    cfg = sys.modules["omegaconf.dictconfig"].DictConfig()
-    node = sys.modules["omegaconf.nodes"].AnyNode()
+        library = module.partition(".")[0]
+        monkeypatch.setitem(sys.modules, library, types.ModuleType(library))
+        monkeypatch.setitem(sys.modules, module, sys.modules.get(module) or types.ModuleType(module))
+        setattr(sys.modules[module], kind, type(kind, (), {"__module__": module}))
+        return getattr(sys.modules[module], kind)()
+
+    return created
+
+
+def test_the_meters_of_old_versions_are_read(tmp_path, created):
+    names = ("AverageMeter", "TimeMeter", "StopwatchMeter")
+    meters = {name: created(f"fairseq.meters.{name}") for name in names}
+    meters["AverageMeter"].sum = 1.5
+    write(tmp_path / "theirs", fairseq_state(reference()), meters=meters)
+    assert import_checkpoint(tmp_path / "theirs", tmp_path / "ours").format == "fairseq"
+
+
+def test_one_of_several_files_must_be_named(tmp_path):
+    write(tmp_path / "theirs", fairseq_state(reference()))
+    shutil.copy(tmp_path / "theirs" / "model.pt", tmp_path / "theirs" / "checkpoint_best.pt")
+    import_refused(tmp_path / "theirs", "contains several `.pt` files; give the path of one of the files.")
+
+
+def test_settings_of_omegaconf_are_read(tmp_path, created):
+    cfg = created("omegaconf.dictconfig.DictConfig")
+    node = created("omegaconf.nodes.AnyNode")
     node._val = argparse.Namespace(**SETTINGS)
     cfg._content = {"model": node, "task": None}
     model = reference()
@@ -163,6 +192,14 @@ def test_tokenizers_split_at_spaces_and_join_tokens(tmp_path):
     assert target.decode([4, 6, 7, 5, 2], skip_special_tokens=True) == "eins drei zwei"
     assert target.decode([4, 6], skip_special_tokens=True) == "eins dr"
     assert len(list(Translator.from_pretrained(tmp_path / "ours").translate(["one two"]))) == 1
+
+
+def test_spaces_at_the_ends_of_lines_are_ignored(tmp_path):
+    write(tmp_path / "theirs", fairseq_state(reference()))
+    path = tmp_path / "theirs" / "dict.en.txt"
+    path.write_text(path.read_text().replace("\n", " \r\n"))
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert load_tokenizers(tmp_path / "ours")[0]("one two").input_ids == [4, 5, 2]
 
 
 def test_vocabularies_of_another_folder_are_read(tmp_path):

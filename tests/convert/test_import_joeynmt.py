@@ -62,6 +62,29 @@ def test_the_imported_model_computes_the_log_probabilities_of_joeynmt(
     assert config.tie_word_embeddings is not is_word
 
 
+@pytest.mark.parametrize(
+    ("testing", "least", "suppressed", "note"),
+    [
+        ({}, None, None, ""),
+        ({"generate_unk": True, "min_output_length": 1, "repetition_penalty": -1}, None, None, ""),
+        (
+            {"generate_unk": False, "min_output_length": 4, "repetition_penalty": 2},
+            4,
+            [0],
+            "The search of this package ignores `repetition_penalty` 2 of the original.",
+        ),
+    ],
+)
+def test_the_search_options(recorded, tmp_path, testing, least, suppressed, note):
+    folder = write(
+        recorded["word"], tmp_path / "joeynmt", lambda settings: settings["testing"].update(testing)
+    )
+    report = import_checkpoint(folder, tmp_path / "ours")
+    search = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").generation_config
+    assert (search.min_new_tokens, search.suppress_tokens) == (least, suppressed)
+    assert note in report.text and bool(note) == ("repetition_penalty" in report.text)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_joeynmt_itself_computes_the_same(recorded, tmp_path, record_property, name):
     pytest.importorskip("joeynmt.model", reason="needs JoeyNMT: pip install joeynmt")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from factories import TINY_SHAPE, damage, write_recipe
+from factories import TINY_SHAPE, damage, save_checkpoint, tiny_model, tiny_tokenizer, write_recipe
 from huggingface_hub import HfApi
 from parity import import_refused, record_parity
 from safetensors.torch import load_file
@@ -19,6 +19,7 @@ from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint, load_
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.convert.export import EXPORT_FORMATS, export
 from vaswani_hf.convert.onnx_engine import OnnxEngine
+from vaswani_hf.convert.sentencepiece_models import fast_tokenizer, read_sentencepiece
 from vaswani_hf.publish.certificate import Certificate, CertificateRow, hashes_of_weights
 from vaswani_hf.publish.push import stage_repository
 
@@ -31,7 +32,9 @@ from marian_models import (
     random_marian,
     train_marian,
     write_marian_tokenizer,
+    write_sentencepiece,
 )
+from sentencepiece import SentencePieceProcessor
 
 SHAPES = {
     "shared": marian_config(60),
@@ -117,6 +120,48 @@ def test_onnx_and_the_alignment_of_an_imported_model(opus, tmp_path):
         pairs = [pair.split("-") for pair in translation.alignment.split()]
         assert {int(source) for source, _ in pairs} <= set(range(len(text.split())))
         assert {int(target) for _, target in pairs} == set(range(len(translation.text.split())))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_tokenizers_of_an_export_return(tmp_path, separate):
+    source = tiny_tokenizer()
+    target = tiny_tokenizer(vocab_size=270) if separate else None
+    sizes = {"decoder_vocab_size": 270, "share_encoder_decoder_embeddings": False} if separate else {}
+    model = tiny_model(vocab_size=len(source), attention_bias=True, **sizes)
+    export(save_checkpoint(tmp_path / "ours", model, source, target), tmp_path / "marian", "marian")
+    report = import_checkpoint(tmp_path / "marian", tmp_path / "again")
+    assert "No tokenizers" not in report.text
+    text = "one two drei"
+    for side, expected in zip(load_tokenizers(tmp_path / "again"), (source, target or source), strict=True):
+        assert side(text).input_ids == expected(text).input_ids
+
+
+@pytest.mark.parametrize(
+    ("kind", "symbol", "is_refused"),
+    [
+        ("bpe", "<sep>", True),
+        ("bpe", "#", False),
+        ("bpe", ">>deu<<", False),
+        ("unigram", "<sep>", False),
+        # The normalization changes these brackets.
+        ("unigram", "｟sep｠", True),
+    ],
+)
+def test_user_defined_symbols(tmp_path, kind, symbol, is_refused):
+    texts = [pair["source"] for pair in digit_pairs(300, seed=0)]
+    path = tmp_path / "x.model"
+    write_sentencepiece(texts, path, 60, model_type=kind, user_defined_symbols=[symbol])
+    if is_refused:
+        with pytest.raises(
+            ValueError, match=f"user-defined symbol '{symbol}' in texts; import the checkpoint"
+        ):
+            read_sentencepiece(path)
+        return
+    model = read_sentencepiece(path)
+    text = f"one{symbol}two {symbol} three"
+    if not symbol.startswith(">>"):
+        expected = SentencePieceProcessor(str(path)).encode(text)
+        assert fast_tokenizer(model, model.ids)(text, add_special_tokens=False).input_ids == expected
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -189,8 +189,8 @@ def test_a_dataset_of_the_hub_that_one_may_not_read_is_named(dataset, recipe, mo
 def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, recipe):
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "cc-by-nc-4.0")))
     assert refusal(recipe, "--publishing.license=mit") == (
-        "`publishing.license` must not be a licence for commercial use, but is 'mit', and the training data has the licence "
-        "cc-by-nc-4.0; leave `publishing.license` out or write 'cc-by-nc-4.0'."
+        "`publishing.license` must not be a licence for commercial use, but is 'mit', and the training data or the "
+        "imported checkpoint has the licence cc-by-nc-4.0; leave `publishing.license` out or write 'cc-by-nc-4.0'."
     )
     # The licence in the recipe takes precedence over the licence in the card.
     assert pinned(recipe, "--publishing.license=mit --data.license=mit").license == "mit"

@@ -5,6 +5,7 @@ import torch
 from factories import save_checkpoint, tiny_model, tiny_tokenizer
 
 from vaswani_hf.checkpoint.results import ExampleRecord
+from vaswani_hf.pictures import style
 from vaswani_hf.pictures.attention import attention_picture, pair_attention, read_tokens, word_weights
 from vaswani_hf.training import run_results
 
@@ -60,6 +61,17 @@ def test_picture(copier, tmp_path, suffix):
     translation = attention_picture(copier, "der Hund kostet $ 3. $", path)
     assert translation
     assert path.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
+
+
+@pytest.mark.filterwarnings("error")
+def test_characters_that_the_font_lacks(tmp_path, caplog, monkeypatch):
+    """One sentence names the remedy for boxes in place of characters."""
+    monkeypatch.setattr(style.logger, "warning_once", style.logger.warning)
+    figure = style.new_figure(2, 2)
+    figure.text(0, 0, "漢字")
+    style.save(figure, tmp_path / "x.svg")
+    (record,) = caplog.records
+    assert record.message.startswith("Pictures show boxes in place of some characters")
 
 
 def test_empty_text(copier, tmp_path):

@@ -101,6 +101,12 @@ def test_empty_texts(copier, tmp_path):
         draw_figures(copier, ["", " "], tmp_path / "out")
 
 
+def test_a_model_with_language_tokens_is_refused(copier, tmp_path, monkeypatch):
+    monkeypatch.setattr(copier.segment_tokenizer, "languages", {"en": 5})
+    with pytest.raises(InvalidValueError, match="but has language tokens; use `vaswani look` with"):
+        draw_figures(copier, TEXTS, tmp_path / "out")
+
+
 def test_a_text_that_cannot_be_drawn_is_refused_before_the_measurement(copier, tmp_path):
     lines = []
     with pytest.raises(
@@ -162,6 +168,8 @@ def test_training_curve():
         [4.5],
         [10.0],
     ]
+    # A line of one point is invisible without a marker.
+    assert [line.get_marker() for axes in figure.axes for line in axes.lines] == ["None", "o", "o"]
     assert draw_training_curve([{"step": 1}]) is None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from factories import CODE_FILES, files_in, write_recipe
+from factories import CODE_FILES, add_languages, files_in, write_recipe
 from huggingface_hub import HfApi
 from transformers import pipeline
 
@@ -254,6 +254,13 @@ def test_another_model_or_tokenizer_has_another_fingerprint(tiny_checkpoint):
     pairs = tiny_checkpoint("pairs", two_vocabularies=True)
     shutil.copy(pairs / "target_tokenizer" / "tokenizer.json", one / "tokenizer.json")
     assert fingerprint(one)["tokens"] != first["tokens"]
+
+
+def test_a_model_with_language_tokens_has_a_fingerprint(tiny_checkpoint):
+    folder = tiny_checkpoint()
+    expected = fingerprint(folder)
+    add_languages(folder, de="x", en="y")
+    assert fingerprint(folder)["logits"] == expected["logits"]
 
 
 def test_a_model_that_computes_no_numbers_is_not_pushed(hub, alice, repo_id, tiny_checkpoint):

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from factories import files_in, write_recipe
+from factories import add_languages, files_in, write_recipe
 from huggingface_hub import ModelCard
 from jinja2 import Environment, meta
 from safetensors.torch import load_file, save_file
@@ -278,6 +278,14 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     assert stated.data.license == "mit"
 
 
+def test_the_code_for_a_model_with_language_tokens_names_languages(numbers, copy):
+    folder = copy(numbers)
+    add_languages(folder, de="x", fr="z", en="y")
+    code = snippets(model_card(folder, "alice/words"))
+    assert len(code) == 2
+    assert all(', src_lang="en", tgt_lang="fr")[0]' in one for one in code)
+
+
 def test_a_run_that_was_not_finished_says_so(numbers, copy):
     card = model_card(copy(numbers, ["results.json"]), "alice/words", base_model="alice/base")
     assert "The run of this model has no results" in card.text
@@ -365,6 +373,17 @@ def test_a_licence_that_the_publisher_chose_is_beside_that_of_the_data(texts, co
     card = model_card(folder, "alice/words")
     assert card.data.license == "cc-by-nc-sa-4.0"
     assert "`cc-by-nc-sa-4.0`. The training data is under `cc-by-nc-4.0`." in card.text
+
+
+def test_the_licence_of_an_imported_checkpoint_is_not_called_that_of_the_data(tiny_checkpoint):
+    folder = tiny_checkpoint()
+    origin = {"name": "theirs", "format": "Marian", "difference": None}
+    record = {"origin": origin, "data": {"license": "cc-by-nc-sa-4.0"}}
+    (folder / "results.json").write_text(json.dumps(record))
+    text = model_card(folder, "alice/words").text
+    assert "The licence of the model is `cc-by-nc-sa-4.0`.\n\n## Citation" in text
+    text = model_card(folder, "alice/words", license="cc-by-nc-4.0").text
+    assert "`cc-by-nc-4.0`. The imported checkpoint is under `cc-by-nc-sa-4.0`.\n\n## Cit" in text
 
 
 def test_a_model_of_research_only_data_is_for_research_only(texts, copy):

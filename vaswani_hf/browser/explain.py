@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..model.backend_vaswani import Hypothesis, Segment
+from ..model.backend_vaswani import Hypothesis, Segment, language_token
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids, is_vaswani_seq2seq
 from ..model.errors_vaswani import InvalidValueError
 from ..model.inputs_vaswani import TranslationOptions
@@ -67,7 +67,10 @@ def explain(
         raise InvalidValueError(f"`text` must contain a word, but is {text!r}.")
     explainer = _Explainer(translator, layout.segments[0], options)
     found, search = explainer.search()
-    best = found if target_ids is None else Hypothesis(target_ids, text=target or "")
+    best = found
+    if target_ids is not None:
+        first_ids = language_token(explainer.segment)
+        best = Hypothesis([*first_ids, *target_ids], len(first_ids), len(first_ids), text=target or "")
     return explainer.explain(best, search, text, name, is_given=target is not None)
 
 

@@ -7,13 +7,13 @@ from typing import Self
 from pydantic import model_validator
 
 from ..model.errors_vaswani import InvalidValueError
-from .options import BeamSearchOptions, DeviceOptions, ModelOptions
+from .options import BeamSearchOptions, DeviceOptions, LanguageOptions, ModelOptions
 from .output import check_output, standard_output
 
 logger = logging.getLogger(__name__)
 
 
-class LookOptions(BeamSearchOptions, DeviceOptions, ModelOptions):
+class LookOptions(LanguageOptions, BeamSearchOptions, DeviceOptions, ModelOptions):
     """The options of `vaswani look`."""
 
     text: str

@@ -146,6 +146,11 @@ class _Certification:
         self.references = [reference.strip() for reference in references]
         self.evaluation = evaluation
         self.engine = _Checkpoint(folder)
+        if self.engine.translator.segment_tokenizer.languages:
+            raise InvalidValueError(
+                f"A certificate is for a model without language tokens, but '{folder.name}' has language tokens; use "
+                "the difference that `vaswani export` reports."
+            )
         self.num_beams = num_beams or self.engine.translator.setting("num_beams")
         self._expected: dict[str, _Expected] = {}
 

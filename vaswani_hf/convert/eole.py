@@ -1,8 +1,8 @@
 """Imports models of Eole: a folder with config.json, vocab.json and `model.*.safetensors`.
 
 Eole is the successor of OpenNMT-py. The docstring of opennmt.py describes how the models of Eole and
-OpenNMT-py differ from the paper. In contrast to OpenNMT-py, a checkpoint of Eole contains no table of
-sinusoids. Eole multiplies embeddings by sqrt(d_model) only if the model has sinusoidal positions.
+OpenNMT-py differ from the paper. In contrast to OpenNMT-py, a checkpoint of Eole 0.2 to 0.4.0 contains no
+table of sinusoids. Eole multiplies embeddings by sqrt(d_model) only if the model has sinusoidal positions.
 
 Eole's config.json has only the values that differ from Eole's defaults. In config.json, a value in the
 section "encoder" or "decoder" takes precedence over the value in the section "model".
@@ -149,7 +149,8 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     state = _state(path)
     own = NAMES.to_ours(state, _TITLE)
     tables = {stack: state[name] for stack, name in _TABLES.items() if name in state}
-    own, timescales = with_sinusoids(own, tables if positions in _SINUSOIDS else {})
+    without_tables = ("tensor2tensor", True) if positions == "SinusoidalConcat" else ("paper", False)
+    own, timescales = with_sinusoids(own, tables if positions in _SINUSOIDS else {}, without_tables)
     add_biases(own)
     special = _special_tokens(vocabulary)
     training = settings.get("training") or {}

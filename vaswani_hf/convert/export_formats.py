@@ -22,6 +22,7 @@ from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.configuration_vaswani import CONFIG_FIELDS, VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import BEAM_SEARCH_SETTINGS, NEUTRAL_SETTINGS
 from ..model.segment_search_vaswani import map_batches
+from ..model.tokenizing_vaswani import languages_of
 from ..model.translator_vaswani import BaseTranslator
 from ..settings.sections import TRAINING_ONLY_FIELDS
 
@@ -52,6 +53,14 @@ def needs_start_token(config: VaswaniConfig) -> str | None:
 def needs_end_token(config: VaswaniConfig) -> str | None:
     """Return why the format refuses a config without an end token, or None if the config has an end token."""
     return "the search of the format needs an end token" if config.eos_token_id is None else None
+
+
+def refuse_language_tokens(tokenizer: Any, runtime: str) -> None:
+    """Raise a NotExpressibleError if the model needs language tokens, which the runtime does not add."""
+    if languages_of(tokenizer):
+        raise NotExpressibleError(
+            f"The tokenizer has language tokens, which {runtime} does not add to texts; use another format."
+        )
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,8 @@ _CLASSES = (
     "omegaconf.listconfig.ListConfig",
     "omegaconf.base.Metadata",
     "omegaconf.base.ContainerMetadata",
+    # Versions 0.6.2 to 0.9.0 store the meters of the training.
+    *(f"fairseq.meters.{name}" for name in ("AverageMeter", "TimeMeter", "StopwatchMeter")),
     *(f"omegaconf.nodes.{name}" for name in _NODES),
     *(f"fairseq.dataclass.configs.{name}" for name in _SECTIONS),
     "fairseq.tasks.translation.TranslationConfig",
@@ -303,8 +305,12 @@ def _tokenizers(
         # If `vocabularies` has only one file, the file is the joint vocabulary of both languages.
         files = [options.vocabularies[0], options.vocabularies[-1]]
     elif not all(file.is_file() for file in files):
-        names = " and ".join(sorted({file.name for file in files}))
-        return None, [f"No tokenizers were written, because the folder lacks {names}."]
+        reason = f"the folder lacks {' and '.join(sorted({file.name for file in files}))}"
+        if None in languages:
+            reason = "the checkpoint does not name its languages"
+        return None, [
+            f"No tokenizers were written, because {reason}; name the vocabularies with `--vocabularies`."
+        ]
     models = sorted(folder.glob("*.model"))
     vocabularies = [_read_vocabulary(file) for file in files]
     # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000. The vocabulary file
@@ -319,7 +325,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     """Map each token of a fairseq dictionary to its id. Each line has a token and its frequency."""
     ids = {token: number for number, token in enumerate(_SPECIAL_TOKENS)}
     for number, line in enumerate(read_lines(path), 1):
-        token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+        token, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.isdecimal() or (token in ids and token not in _SPECIAL_TOKENS):
             raise DamagedFileError(
                 f"Line {number:,} of '{path.name}' must contain a token that no earlier line has, and its frequency, but is "

@@ -146,10 +146,16 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     require_vocabulary_sizes(_VOCABULARY_FILES.values(), vocabularies, config)
     own = _without_alpha(own, model, config)
     tokenizers, notes = joeynmt_tokenizers(folder, (data["src"], data["trg"]), vocabularies)
+    testing = settings.get("testing") or {}
+    if testing.get("repetition_penalty", -1) > 1:
+        notes.append(
+            "The search of this package ignores `repetition_penalty` "
+            f"{testing['repetition_penalty']!r} of the original."
+        )
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=_search_config(settings.get("testing") or {}, config),
+        generation_config=_search_config(testing, config),
         tokenizers=tokenizers,
         facts={"source_language": data["src"]["lang"], "target_language": data["trg"]["lang"]},
         notes=notes,
@@ -273,12 +279,17 @@ def _search_config(testing: Mapping[str, Any], config: VaswaniConfig) -> Generat
     limits: dict[str, Any] = {"max_new_tokens": num_tokens}
     if num_tokens < 0:
         limits = {"max_length_a": 1.5, "max_length_b": 0}
+    # JoeyNMT's default of 1 only excludes empty translations. Leave the default out, because most export
+    # formats do not support `min_new_tokens`.
+    least = testing.get("min_output_length", 1)
     return generation_config(
         config,
         num_beams=testing.get("beam_size", 1),
         length_penalty=float(max(alpha, 0)),
         length_penalty_type="gnmt",
         no_repeat_ngram_size=max(testing.get("no_repeat_ngram_size", 0), 0),
+        min_new_tokens=least if least > 1 else None,
+        suppress_tokens=None if testing.get("generate_unk", True) else [_UNK],
         **limits,
     )
 
@@ -330,15 +341,15 @@ JOEYNMT = ImportFormat(
     read=read_joeynmt,
     files=(_CONFIG_FILE, _WEIGHT_FILES, "*.txt", "*.model", "*codes*"),
     keeps=(
-        "Keeps the weights, the vocabularies, and the number of beams, the length penalty and the length "
-        "limit of the section `testing`. The tokenizers segment texts with the levels `word` and `char`, "
+        "Keeps the weights, the vocabularies, and the number of beams, the length penalty, the length limits, "
+        "`no_repeat_ngram_size` and `generate_unk` of the section `testing`. The tokenizers segment texts with the levels `word` and `char`, "
         "and with SentencePiece models or merges of subword-nmt that are in the folder, and apply "
         "`lowercase` and `normalize`. If fast tokenizers cannot segment texts like JoeyNMT, the "
         "tokenizers split texts at spaces and join tokens that "
         "end with the separator of subword-nmt."
     ),
     loses=(
-        "`<pad>` gets the probability 0. Recurrent models, prompts (`sep_token`) and stacks with different "
+        "`<pad>` gets the probability 0. `repetition_penalty` is lost. Recurrent models, prompts (`sep_token`) and stacks with different "
         "activations are refused. The tokenizers do not run Moses, and use merges of subword-nmt only if "
         "the vocabulary contains the results of all merges. The factor `alpha` of residual connections "
         "becomes a part of the "

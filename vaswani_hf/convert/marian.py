@@ -269,7 +269,9 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
     tokenizers, facts = _read_tokenizers(path, config)
     notes = []
     if tokenizers is None:
-        notes.append("No tokenizers were written, because the source has no SentencePiece models.")
+        notes.append(
+            "No tokenizers were written, because the source has neither SentencePiece models nor tokenizer.json."
+        )
     return Imported(
         config=config,
         state_dict=own,
@@ -303,7 +305,9 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
             "files",
         )
     if not (path / _SOURCE_SPM).is_file():
-        return None, {}
+        # `vaswani export` writes fast tokenizers.
+        has_fast = (path / TOKENIZER_FILES[0]).is_file()
+        return load_tokenizers(path) if has_fast else None, {}
     settings = {}
     if (path / TOKENIZER_FILES[1]).is_file():
         settings = read_json_object(path, TOKENIZER_FILES[1], path)
@@ -402,7 +406,7 @@ MARIAN_MT = ImportFormat(
         "*.spm",
         "vocab.json",
         "target_vocab.json",
-        "tokenizer_config.json",
+        *FILES_OF_BOTH_TOKENIZERS,
     ),
     keeps=(
         "Keeps the weights, the output bias, the zero vector that the decoder starts from, the token ids, "

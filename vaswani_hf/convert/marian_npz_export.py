@@ -60,6 +60,7 @@ from .export_formats import (
     Limit,
     needs_start_token,
     one_of,
+    refuse_language_tokens,
 )
 from .import_formats import ReadOptions
 from .marian import shared_by_heads
@@ -141,6 +142,7 @@ def export_marian_npz(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
     """Write the model file, the vocabularies, decoder.yml and the tokenizers, and compare the outputs."""
+    refuse_language_tokens(tokenizers[0], EXPRESSIBLE.title)
     if not adds_end_token(tokenizers[0]):
         raise NotExpressibleError(
             f"The source tokenizer adds no end token to texts, but {EXPRESSIBLE.title} always adds an end token; use "

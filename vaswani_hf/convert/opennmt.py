@@ -240,11 +240,13 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
 
 
 def with_sinusoids(
-    state: dict[str, torch.Tensor], tables: Mapping[str, torch.Tensor]
+    state: dict[str, torch.Tensor],
+    tables: Mapping[str, torch.Tensor],
+    without_tables: tuple[str, bool] = ("paper", False),
 ) -> tuple[dict[str, torch.Tensor], str]:
     """Return the weights, and the config field `position_timescales` for the sinusoids in the tables [L, 1,
     D]. If all sines are in the first half of the features, reorder the features, because sines and cosines
-    alternate in this package.
+    alternate in this package. `without_tables` is the result of `timescales_of` for a model without tables.
     """
     matches = set()
     for name, table in tables.items():
@@ -254,9 +256,7 @@ def with_sinusoids(
         matches.add(match)
     if len(matches) > 1:
         refuse("pe", sorted(matches), "the encoder and the decoder must have the same position table")
-    if not matches:
-        return state, "paper"
-    timescales, is_halves = matches.pop()
+    timescales, is_halves = matches.pop() if matches else without_tables
     if is_halves:
         state = to_interleaved(state)
     return state, timescales

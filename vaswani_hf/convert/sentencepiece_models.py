@@ -123,7 +123,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
         )
     kept = (_NORMAL, _USER_DEFINED, _BYTE)
     pieces = {piece.piece: piece.score for piece in model.pieces if piece.type in kept}
-    return SentencePieces(
+    sentence_pieces = SentencePieces(
         pieces=pieces,
         is_bpe=trainer.model_type == _BPE,
         charsmap=normalizer.precompiled_charsmap,
@@ -135,6 +135,20 @@ def read_sentencepiece(path: Path) -> SentencePieces:
         end=trainer.eos_piece,
         unknown=trainer.unk_piece,
     )
+    # SentencePiece finds user-defined symbols in a text before the normalization and the merges. Fast
+    # tokenizers find user-defined symbols after the normalization, and BPE finds only tokens that merges
+    # create. A tag becomes an added token, see `fast_tokenizer`.
+    normalize = _normalizer(sentence_pieces, set(), []).normalize_str
+    for piece in model.pieces:
+        symbol = piece.piece
+        if piece.type != _USER_DEFINED or TAG.fullmatch(symbol):
+            continue
+        if normalize(symbol) != symbol or (sentence_pieces.is_bpe and len(symbol) > 1):
+            raise ValueError(
+                f"'{path.name}' cannot be imported, because fast tokenizers cannot find its user-defined symbol "
+                f"{symbol!r} in texts; import the checkpoint without the file."
+            )
+    return sentence_pieces
 
 
 def fast_tokenizer(

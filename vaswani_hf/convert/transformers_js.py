@@ -37,7 +37,6 @@ from ..checkpoint.tokenizers import SHARED_IDS_MARK, Tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..model.tokenizing_vaswani import languages_of
 from .comparison import report, sample_batch
 from .export_formats import (
     ALL_FIELDS,
@@ -46,6 +45,7 @@ from .export_formats import (
     Limit,
     needs_end_token,
     needs_start_token,
+    refuse_language_tokens,
     write_card,
 )
 from .marian import marian_config
@@ -93,11 +93,7 @@ def _only_tokenizer(tokenizers: Tokenizers) -> Any:
     if the source tokenizer cannot also decode the target.
     """
     source, target = tokenizers
-    if languages_of(source):
-        raise NotExpressibleError(
-            "The tokenizer has language tokens, which the pipeline of transformers.js does not add to "
-            "the texts of a MarianMT model; use another format."
-        )
+    refuse_language_tokens(source, "the pipeline of transformers.js")
     if source is not target and not target.init_kwargs.get(SHARED_IDS_MARK, False):
         raise NotExpressibleError(
             "`tokenizers` are a source and a target tokenizer with different ids, which transformers.js "

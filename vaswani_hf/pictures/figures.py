@@ -104,6 +104,11 @@ def draw_figures(
             "`model` must be a Vaswani model, but is a model of type "
             f"{translator.model.config.model_type!r}; convert the model with `vaswani import`."
         )
+    if translator.segment_tokenizer.languages:
+        raise InvalidValueError(
+            "`model` must be a model without language tokens, but has language tokens; use `vaswani look` with "
+            "`--src_lang` and `--tgt_lang`."
+        )
     texts = [line.strip() for line in texts if line.strip()]
     if not texts:
         raise InvalidValueError("`texts` must hold text, but has only empty lines.")

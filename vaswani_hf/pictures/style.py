@@ -3,17 +3,22 @@
 This module imports matplotlib inside functions, because the import is slow and only pictures need matplotlib.
 """
 
+import re
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from transformers.utils import logging
 
 from ..evaluation.png import BLUE, GREEN, PURPLE, RED, png_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+logger = logging.get_logger(__name__)
 
 # Lines of one plot also differ in `LINE_STYLES`, so that a grey print shows the difference.
 COLORS = (BLUE, RED, GREEN, PURPLE)
@@ -24,6 +29,8 @@ WEIGHT_MAP = "Blues"
 SIGNED_MAP = "cividis"
 # The maximum number of characters in a line of a caption, for each inch of the picture's width.
 _CHARACTERS_PER_INCH = 16
+# The warning of matplotlib about a character that the font lacks.
+_MISSING_GLYPH = "Glyph .* missing from"
 
 
 class Picture(NamedTuple):
@@ -46,11 +53,18 @@ def save(figure: "Figure", path: Path) -> None:
     """Write a figure as .png (150 dots per inch) or .svg. Equal figures give files with equal bytes."""
     from matplotlib import rc_context
 
-    if path.suffix == ".png":
-        path.write_bytes(png_bytes(figure))
-        return
-    with rc_context({"svg.hashsalt": "vaswani_hf"}):
-        figure.savefig(path, dpi=150, metadata={"Date": None}, facecolor="white")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", _MISSING_GLYPH)
+        if path.suffix == ".png":
+            path.write_bytes(png_bytes(figure))
+        else:
+            with rc_context({"svg.hashsalt": "vaswani_hf"}):
+                figure.savefig(path, dpi=150, metadata={"Date": None}, facecolor="white")
+    if any(re.match(_MISSING_GLYPH, str(warning.message)) for warning in caught):
+        logger.warning_once(
+            "Pictures show boxes in place of some characters, because the font of matplotlib lacks the characters; "
+            "name a font that contains the characters as `font.family` in the file matplotlibrc."
+        )
 
 
 def heat_map(

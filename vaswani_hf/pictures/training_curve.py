@@ -34,7 +34,12 @@ def _plot(axes: Any, metrics: list[dict[str, Any]], name: str, label: str, numbe
     points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]
     if points:
         axes.plot(
-            *zip(*points, strict=True), label=label, color=COLORS[number], linestyle=LINE_STYLES[number]
+            *zip(*points, strict=True),
+            label=label,
+            color=COLORS[number],
+            linestyle=LINE_STYLES[number],
+            # A line of one point is invisible.
+            marker="o" if len(points) == 1 else None,
         )
 
 

@@ -25,6 +25,7 @@ from ..checkpoint.files import (
     GENERATION_FILE,
     INDEX_FILE,
     LICENSE_FILE,
+    TOKENIZER_FILES,
     weight_files,
 )
 from ..checkpoint.results import (
@@ -40,6 +41,7 @@ from ..checkpoint.results import (
 from ..messages import counted
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.inputs_vaswani import DECODING_SETTINGS
+from ..model.tokenizing_vaswani import LANGUAGE_TOKENS
 from ..packaged import packaged_folder
 from ..recipe.data_record import data_record
 from ..recipe.licenses import RESEARCH_ONLY, check_license
@@ -77,6 +79,8 @@ class CardContext:
     """The first sentences of the card: what the model is, and what the model does."""
     example: str
     """An input for the code examples, as a Python string in quotation marks."""
+    languages: str
+    """The arguments of the pipeline that name two languages; empty for a model without language tokens."""
     auto_class: str
     """The class of transformers that loads the model, such as "AutoModelForSeq2SeqLM"."""
     has_search: bool
@@ -104,7 +108,9 @@ class CardContext:
     license: str | None
     """The licence of the model."""
     is_license_chosen: bool
-    """True if the publisher has chosen the licence, and False if the licence is that of the training data."""
+    """True if the publisher of the model, or of the imported checkpoint, has chosen the licence. False if the
+    licence is that of the training data.
+    """
     base_model: str | list[str] | None
     """The Hub repositories of the base models. A base model is a model from which the training started, or
     the model that `vaswani import` has converted.
@@ -169,6 +175,7 @@ def _card_context(folder: Path, repo_id: str, license: str | None, base_model: s
         words=words,
         description=task.card_description(data, section),
         example=json.dumps(task.card_example(data, section), ensure_ascii=False),
+        languages=_languages(folder),
         auto_class=task.model_class.__name__.replace("Vaswani", "AutoModel"),
         has_search=bool(task.decoding_settings.model_fields),
         recipe=recipe,
@@ -181,7 +188,7 @@ def _card_context(folder: Path, repo_id: str, license: str | None, base_model: s
         is_recorded=bool(recipe or recorded),
         is_finished=bool(recorded - {"average_of"}) and results.finished_with is not None,
         license=chosen or data.license,
-        is_license_chosen=chosen is not None,
+        is_license_chosen=chosen is not None or results.origin is not None,
         base_model=base_model or _base_repositories(bases) or _repository_of(results.origin),
         base_name=" and ".join(last_part(name) for name in bases) or None,
         parameters=_count_parameters(folder),
@@ -336,6 +343,14 @@ def _widget(examples: list[ExampleRecord]) -> list[dict[str, Any]] | None:
 def _in_table(text: str) -> str:
     """Escape a text for a cell of a Markdown table, so that the rendered table shows the text unchanged."""
     return re.sub(r"([\\`*_{}\[\]<>#|~&$])", r"\\\1", " ".join(text.split()))
+
+
+def _languages(folder: Path) -> str:
+    """Return the arguments of the pipeline that name two languages of a model with language tokens."""
+    languages = read_record(folder / TOKENIZER_FILES[1]).get(LANGUAGE_TOKENS, ())
+    # Choose English first, because the input of the code examples is an English text.
+    ordered = sorted(languages, key=lambda language: not language.startswith("en"))
+    return f', src_lang="{ordered[0]}", tgt_lang="{ordered[-1]}"' if ordered else ""
 
 
 def _shape(config: dict[str, Any]) -> str:

@@ -295,7 +295,11 @@ def fingerprint(folder: Path) -> dict[str, Any]:
             f"The model in '{folder}' must compute finite logits, but some logits are infinite or NaN; push "
             "an earlier checkpoint, or train again with a smaller learning rate."
         )
-    translation = list(translator.translate(_SAMPLES[:1])) if translator else None
+    translation = None
+    if translator is not None:
+        # A model with language tokens needs two languages. All languages are equally good for the comparison.
+        language = next(iter(translator.segment_tokenizer.languages), None)
+        translation = list(translator.translate(_SAMPLES[:1], src_lang=language, tgt_lang=language))
     return {
         "tokens": tokens,
         "logits": [of_text.tolist() for of_text in logits],

@@ -25,8 +25,8 @@ def data_license(data: DataSettings) -> str | None:
 
 
 def check_license(license: str | None, of_data: str | None, key: str = "publishing.license") -> None:
-    """Raise a ValueError if the licence `of_data` of the training data forbids commercial use or all use
-    except research, but the licence `license` of the model permits such use.
+    """Raise a ValueError if the licence `of_data` of the training data or the imported checkpoint forbids
+    commercial use or all use except research, but the licence `license` of the model permits such use.
 
     `key` is the recipe key or the option that sets `license`, for the error message. Share-alike and
     no-derivatives conditions are not checked, because the law does not say whether such conditions apply to a
@@ -42,6 +42,6 @@ def check_license(license: str | None, of_data: str | None, key: str = "publishi
     excludes_commerce = license in _UNDECIDED or _NON_COMMERCIAL.search(license)
     if _NON_COMMERCIAL.search(of_data) and not excludes_commerce:
         raise InvalidValueError(
-            f"`{key}` must not be a licence for commercial use, but is '{license}', and the training data has the "
-            f"licence {of_data}; leave `{key}` out or write '{of_data}'."
+            f"`{key}` must not be a licence for commercial use, but is '{license}', and the training data or "
+            f"the imported checkpoint has the licence {of_data}; leave `{key}` out or write '{of_data}'."
         )
