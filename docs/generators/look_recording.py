@@ -103,7 +103,10 @@ def record(source: Path, output: Path, width: int, height: int, quality: int) ->
     frames = []
     times = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        # The page needs no network, and without these arguments Chromium looks for updates.
+        offline = ["--no-proxy-server", "--host-resolver-rules=MAP * ~NOTFOUND"]
+        path = shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", *offline])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
         page.set_default_timeout(120_000)
         page.goto(source.absolute().as_uri())

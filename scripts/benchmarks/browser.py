@@ -68,7 +68,9 @@ def in_node(folder: Path, job: dict[str, Any]) -> list[dict[str, Any]]:
 def in_chromium(folder: Path, job: dict[str, Any], executable: str) -> list[dict[str, Any]]:
     """Translate texts in headless Chromium, without a network."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        # Without these arguments, Chromium looks for updates.
+        offline = ["--no-proxy-server", "--host-resolver-rules=MAP * ~NOTFOUND"]
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", *offline])
         page = browser.new_context(offline=True).new_page()
         page.set_default_timeout(0)
         page.goto((folder / PAGE_FILE).as_uri())
