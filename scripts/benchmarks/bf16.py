@@ -81,8 +81,8 @@ class _StepTimes(TrainerCallback):
 
 
 def recipe_of(shape: Shape, accumulation: int, folder: Path) -> Recipe:
-    """Return a recipe that trains a model of this shape on number words. The tokenizer has at most 500
-    tokens, and `step_seconds` resizes the embedding to the vocabulary size of the shape.
+    """Return a recipe that trains a model with the sizes in `shape` on number words. The tokenizer has at
+    most 500 tokens, and `step_seconds` resizes the embedding to the vocabulary size in `shape`.
     """
     data = {
         "source_language": "en",

@@ -127,10 +127,10 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if is_output:
         return per_head.T.repeat(width, 1) / (heads * depth)
     wide = per_head.repeat(1, width) / width
-    # Multiply queries and keys by depth**-0.25, so that attention scores do not change. A head of the wide
-    # model has `depth` times as many features, so the dot products are `depth` times as large. Attention
-    # divides the dot products by the square root of the number of features, so without the factors
-    # depth**-0.25 the scores would be sqrt(depth) times as large.
+    # A head of the wide model has `depth` times as many features as a head of `small`. Therefore its dot
+    # products of queries and keys are `depth` times as large. Attention divides the dot products by the
+    # square root of the number of features, so the scores would be depth**0.5 times as large. Multiply the
+    # queries and the keys by depth**-0.25 each, so that the scores do not change.
     return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
 
 

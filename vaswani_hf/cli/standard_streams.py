@@ -28,9 +28,8 @@ def escape_unencodable_characters() -> None:
     """If the encoding of standard output lacks a character, print an escape sequence such as `\\u2026`, as
     Python does on stderr. Without this replacement, the character would end the command with an error.
 
-    The text layer of standard output prints only messages and help texts. The commands write translations,
-    scores and recipes to the buffer of standard output, in UTF-8, so that no escape sequence replaces a
-    character in these results.
+    The commands print only messages and help texts with `print`. They write translations, scores and recipes
+    to `sys.stdout.buffer`, in UTF-8, so that no escape sequence replaces a character in these results.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")

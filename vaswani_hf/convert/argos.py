@@ -178,7 +178,7 @@ class ArgosEngine(Engine):
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         # Leave out `</s>` at the end of each sequence. CTranslate2 adds `</s>` to the target, and, if the
-        # package says so, to the source.
+        # exported folder says so, to the source.
         sources = [[self._source_tokens[i] for i in ids] for ids in source_ids]
         sources = [tokens[:-1] if tokens[-1:] == [self._end] else tokens for tokens in sources]
         targets = [[self._target_tokens[i] for i in ids[:-1]] for ids in target_ids]

@@ -149,7 +149,7 @@ class _Certification:
         if self.engine.translator.segment_tokenizer.languages:
             raise InvalidValueError(
                 f"A certificate is for a model without language tokens, but '{folder.name}' has language tokens; use "
-                "the difference that `vaswani export` reports."
+                "the difference between checkpoint and export that `vaswani export` prints."
             )
         self.num_beams = num_beams or self.engine.translator.setting("num_beams")
         self._expected: dict[str, _Expected] = {}

@@ -165,8 +165,8 @@ def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokeniz
     config: Any = model.config
     source, target = (
         # A vocabulary of CTranslate2 must have as many tokens as the embedding has rows. The tokenizer of a
-        # checkpoint can have more or fewer tokens. Therefore leave out tokens without a row, and add a name
-        # for each row without a token.
+        # checkpoint can have more or fewer tokens than the embedding has rows. Therefore leave out tokens
+        # without a row, and add a name for each row without a token.
         [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
         for tokenizer, size in zip(tokenizers, (config.vocab_size, config.decoder_vocab_size), strict=True)
     )

@@ -344,7 +344,7 @@ JOEYNMT = ImportFormat(
         "Keeps the weights, the vocabularies, and the number of beams, the length penalty, the length limits, "
         "`no_repeat_ngram_size` and `generate_unk` of the section `testing`. The tokenizers segment texts with the levels `word` and `char`, "
         "and with SentencePiece models or merges of subword-nmt that are in the folder, and apply "
-        "`lowercase` and `normalize`. If fast tokenizers cannot segment texts like JoeyNMT, the "
+        "`lowercase` and `normalize`. If fast tokenizers cannot segment texts as JoeyNMT does, the "
         "tokenizers split texts at spaces and join tokens that "
         "end with the separator of subword-nmt."
     ),

@@ -87,7 +87,7 @@ _UNWRITABLE = re.compile(r"[\s\x7f-\x9f\u2028\u2029\ufffe\uffff]", re.ASCII)
 # Maps the name of each activation in transformers to its name in Marian.
 _MARIAN_ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.items()}}
 _POSITIONS = ("sinusoidal", "learned", "none")
-# The version of Marian with which the tests run exported models.
+# The version of Marian that the tests use to run exported models.
 _VERSION = "1.12.42"
 # By default, Marian generates at most `_LENGTH_FACTOR` target tokens for each source token.
 _LENGTH_FACTOR = 3.0

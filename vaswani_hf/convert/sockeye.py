@@ -130,7 +130,9 @@ NAMES = WeightNames(
 
 
 class _ConfigLoader(yaml.SafeLoader):
-    """Reads Sockeye's YAML file `config`. A section with a tag becomes a dict, and a tuple becomes a list."""
+    """Reads Sockeye's YAML file `config`. A section with a YAML tag becomes a dict, and a tuple becomes a
+    list.
+    """
 
 
 def _section(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:

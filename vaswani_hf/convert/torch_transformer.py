@@ -200,7 +200,7 @@ def _matrix(
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The attribute of `facts` with the name `key` contains the name of a weight. Return the weight, or
-    `default` if the user gave no name. Remove dimensions of size 1 from the weight.
+    `default` if the attribute is None. Remove dimensions of size 1 from the weight.
     """
     if getattr(facts, key) is None and default is not None:
         return default

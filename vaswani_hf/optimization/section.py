@@ -187,16 +187,16 @@ class TrainingSettings(_EntryKeys):
         """Raise an error if `ema_decay` or `average_checkpoints` is set, because the optimizer already
         averages the weights.
         """
-        wanted = f"with `training.optimizer: {self.optimizer}`, but is"
+        optimizer = f"`training.optimizer: {self.optimizer}`"
         if self.ema_decay is not None:
             raise InvalidValueError(
-                f"`training.ema_decay` must be null {wanted} {self.ema_decay}; leave `training.ema_decay` "
-                "out."
+                f"`training.ema_decay` must be null with {optimizer}, but is {self.ema_decay}; leave "
+                "`training.ema_decay` out."
             )
         if self.average_checkpoints:
             raise InvalidValueError(
-                f"`training.average_checkpoints` must be 0 {wanted} {self.average_checkpoints}; set "
-                "`training.average_checkpoints: 0`."
+                f"`training.average_checkpoints` must be 0 with {optimizer}, but is {self.average_checkpoints}; "
+                "set `training.average_checkpoints: 0`."
             )
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:

@@ -321,9 +321,11 @@ def _add_data(text: _RecipeText, data: dict[str, Any], corpus: _Corpus) -> None:
 
 def _vocabulary_reason(corpus: _Corpus, size: _Size) -> str:
     if corpus.vocab_size < size.vocab_size:
-        return "the vocabulary has an entry for about 80 tokens of text, as in the recipe multi30k_en_de"
+        return (
+            "the text has about 80 tokens for each entry of the vocabulary, as in the recipe multi30k_en_de"
+        )
     tokens_per_entry = (corpus.source_tokens + corpus.target_tokens) / corpus.vocab_size
-    return f"the text has about {tokens_per_entry:,.0f} tokens for each entry"
+    return f"the text has about {tokens_per_entry:,.0f} tokens for each entry of the vocabulary"
 
 
 def _add_model(text: _RecipeText, size: _Size) -> None:

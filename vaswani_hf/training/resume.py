@@ -306,7 +306,7 @@ def refuse_other_validation(
     folder: Path, training: AnyTraining, checkpoint: Path, comparison_key: dict[str, Any] | None
 ) -> None:
     """Raise an error if early stopping would compare validation scores of the earlier run with scores of
-    other texts or another metric. `comparison_key` is the new `Validation.comparison_key`.
+    other texts or another metric. `comparison_key` is the `Validation.comparison_key` of the resumed run.
     """
     before = CheckpointRecord.of(checkpoint).validation
     if not training.stops_early or before is None or comparison_key is None:

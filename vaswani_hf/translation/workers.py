@@ -21,10 +21,9 @@ from ..model.requests_vaswani import Request
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# The maximum number of windows (groups of requests) that are open at the same time, per worker process. A
-# window opens when the window is sent to a worker process, and closes when all its translations are yielded.
-# If each worker process could have only one open window, a worker process would be idle until all earlier
-# windows are translated.
+# The maximum number of unfinished windows (groups of requests) per worker process. A window is unfinished
+# from the time when the window is sent to a worker process until all its translations are yielded. With only
+# one unfinished window, a worker process would be idle until all earlier windows are translated.
 _WINDOWS_PER_WORKER = 2
 
 
