@@ -159,7 +159,7 @@ def translate_test_set(
     """
     from tqdm.auto import tqdm
 
-    if translator.setting("do_sample", **TranslationOptions.of(**options).generate):
+    if translator.setting("do_sample", **options):
         # Use a fixed seed, so that a second evaluation gives the same scores. Without sampling, do not set
         # the seed, because the seed of PyTorch would change for the caller, too.
         options = {"seed": 1, **options}

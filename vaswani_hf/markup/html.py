@@ -125,7 +125,7 @@ def text_of_code(name: str, raw: str) -> str:
 
 
 def visible_text(document: str) -> str:
-    """Return the text of an HTML document that is translated, without tags, scripts and styles."""
+    """Return the translated text between the tags of an HTML document, without the values of attributes."""
     tokens = _tokens_of(document)
     text = " ".join(token.raw for token in tokens if token.kind == "text" and not token.is_kept)
     return " ".join(unescape(text).split())

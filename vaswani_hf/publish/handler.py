@@ -18,16 +18,16 @@ import transformers
 
 # Maps the `model_type` in config.json to the task of the pipeline.
 TASKS = {"vaswani": "translation", "vaswani_decoder": "text-generation", "vaswani_encoder": "fill-mask"}
-# The parameters that a request can have in addition to the fields of `GenerationConfig`. Refuse all other
-# arguments of the pipelines: `custom_generate` runs code, `glossary` reads a file of the endpoint, and the
-# values of other arguments, such as `ensemble`, are not JSON.
+# The parameters that a request can have in addition to the fields of `GenerationConfig`: arguments of the
+# three pipelines. All other arguments are refused, because `custom_generate` runs code, `glossary` reads a
+# file of the endpoint, and other arguments need Python objects or return tensors.
 PARAMETERS = frozenset(
-    # The arguments of "translation".
-    "batch_size clean_up_tokenization_spaces coverage_penalty length_penalty_type max_length_a max_length_b "
-    "must_contain on_error repetition_guard return_alignments return_scores seed split_sentences src_lang "
-    "stop_sequence target_prefix tgt_lang tokens_per_batch truncation "
-    # The arguments of "text-generation" and "fill-mask".
-    "handle_long_generation prefix return_full_text skip_special_tokens targets".split()
+    """
+    batch_size clean_up_tokenization_spaces coverage_penalty handle_long_generation length_penalty_type max_length_a
+    max_length_b must_contain on_error prefix repetition_guard return_alignments return_full_text
+    return_scores return_text seed skip_special_tokens split_sentences src_lang stop_sequence
+    target_prefix targets tgt_lang tokenizer_encode_kwargs tokenizer_kwargs tokens_per_batch truncation
+    """.split()
 )
 
 

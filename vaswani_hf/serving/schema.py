@@ -65,7 +65,7 @@ class Wanted:
         """
         if self.source != AUTO or self.format != "html":
             return self.texts
-        return [visible_text(document) for document in self.texts]
+        return [visible_text(document) or document for document in self.texts]
 
 
 class ApiRequest(Protocol):

@@ -122,7 +122,7 @@ class TranslationData(CorpusData):
         if self.test_size and any(distillation_metadata(self.listed("train_pairs"))):
             warnings.append(
                 f"`data.test_size: {self.test_size}` takes the test pairs out of a file of `vaswani distill`, so the "
-                "references are translations of the teacher; leave `data.test_size` out, and give "
+                "references can be translations of the teacher; leave `data.test_size` out, and give "
                 "`data.test_source` and `data.test_target`."
             )
         if self.source_language != self.target_language:

@@ -247,8 +247,12 @@ def _is_finished(recipe: Recipe) -> bool:
             return False
         recipe = resolve(recipe, saved)
         refuse_another_run(recipe, saved)
-        test: Any = recipe.make_task().load_texts("test")
-        # A results.json of an earlier version of the package has no hash of the test texts.
-        return read_results(recipe.folder).test_sha256 in (None, hash_of_texts(test))
     except (OSError, ValueError):
         return False
+    try:
+        texts: Any = recipe.make_task().load_texts("test")
+    except (OSError, ValueError):
+        # Keep the scores of a finished run whose test texts cannot be loaded any more.
+        return True
+    # A results.json of an earlier version of the package has no hash of the test texts.
+    return read_results(recipe.folder).test_sha256 in (None, hash_of_texts(texts))

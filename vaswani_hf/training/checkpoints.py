@@ -192,7 +192,7 @@ def best_checkpoint(
     """Return the earliest checkpoint with the best validation score. Return None if the recipe does not use
     early stopping, or if no checkpoint has a score.
     """
-    scores = _scores(training, log_history)
+    scores = scores_for_early_stopping(training, log_history)
     evaluated = [checkpoint for checkpoint in checkpoints if step_of(checkpoint) in scores]
     return max(evaluated, key=lambda checkpoint: scores[step_of(checkpoint)], default=None)
 
@@ -203,7 +203,7 @@ def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
     The run ends if none of the last `early_stopping_patience` validations has improved the best score, or if
     a validation has reached `early_stopping_score`.
     """
-    scores = list(_scores(training, state.log_history).values())
+    scores = list(scores_for_early_stopping(training, state.log_history).values())
     if not scores:
         return ""
     metric = training.metric_for_best_model
@@ -217,7 +217,7 @@ def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
     return ""
 
 
-def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
+def scores_for_early_stopping(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
     """Map each step to its validation score. A loss is multiplied by -1, so that a higher score is better.
     Return an empty dict if the recipe does not use early stopping.
     """

@@ -46,7 +46,12 @@ from ..publish.during_training import fetch_checkpoints
 from ..recipe import Recipe
 from ..recipe.loading import load_recorded_recipe
 from ..recipe.published import published_recipe
-from .checkpoints import CheckpointRecord, put_back_replaced, reason_to_stop
+from .checkpoints import (
+    CheckpointRecord,
+    put_back_replaced,
+    reason_to_stop,
+    scores_for_early_stopping,
+)
 from .finished import read_finished_run, restore_final_files
 
 
@@ -309,7 +314,8 @@ def refuse_other_validation(
     other texts or another metric. `comparison_key` is the `Validation.comparison_key` of the resumed run.
     """
     before = CheckpointRecord.of(checkpoint).validation
-    if not training.stops_early or before is None or comparison_key is None:
+    history = TrainerState.load_from_json(str(checkpoint / STATE_FILE)).log_history
+    if before is None or comparison_key is None or not scores_for_early_stopping(training, history):
         return
     # The loss does not depend on the other values of the key.
     keys = ["texts"] if training.metric_for_best_model == "loss" else [*comparison_key]
@@ -321,7 +327,7 @@ def refuse_other_validation(
             changed, restored = f"`{key}` is {comparison_key[key]!r}, but {before.get(key)!r} in", f"`{key}`"
         raise InvalidValueError(
             f"{changed} the run in '{folder}' that is to be resumed, and early stopping would compare different "
-            f"scores; restore {restored}, set `training.{training.early_stopping_key}` to null, or choose another "
+            f"scores; restore {restored}, turn early stopping off, or choose another "
             "`--output_dir`."
         )
 
