@@ -36,6 +36,10 @@ def test_the_embeddings_decide_if_save_pretrained_of_transformers_has_saved_the_
         tiny_tokenizer(vocab_size=280).save_pretrained(folder)
         tiny_tokenizer(vocab_size=target_size).save_pretrained(folder / "target_tokenizer")
         assert [len(side) for side in load_tokenizers(folder)] == [280, target_size]
+    # Separate embeddings can also have one tokenizer.
+    shutil.rmtree(folder / "target_tokenizer")
+    source, target = load_tokenizers(folder)
+    assert source is target
 
 
 def test_a_joint_tokenizer_is_one_object_also_in_the_folder_of_separate_ones(tokenizer, tmp_path):

@@ -170,7 +170,9 @@ def test_the_meters_of_old_versions_are_read(tmp_path, created):
 def test_one_of_several_files_must_be_named(tmp_path):
     write(tmp_path / "theirs", fairseq_state(reference()))
     shutil.copy(tmp_path / "theirs" / "model.pt", tmp_path / "theirs" / "checkpoint_best.pt")
-    import_refused(tmp_path / "theirs", "contains several `.pt` files; give the path of one of the files.")
+    import_refused(
+        tmp_path / "theirs", "give the path of one of its weight files, or name the format with `--from`."
+    )
 
 
 def test_settings_of_omegaconf_are_read(tmp_path, created):

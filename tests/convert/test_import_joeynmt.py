@@ -71,7 +71,7 @@ def test_the_imported_model_computes_the_log_probabilities_of_joeynmt(
             {"generate_unk": False, "min_output_length": 4, "repetition_penalty": 2},
             4,
             [0],
-            "The search of this package ignores `repetition_penalty` 2 of the original.",
+            "The import leaves out `repetition_penalty` 2 of the original.",
         ),
     ],
 )

@@ -143,6 +143,7 @@ def test_the_tokenizers_of_an_export_return(tmp_path, separate):
         ("bpe", "#", False),
         ("bpe", ">>deu<<", False),
         ("unigram", "<sep>", False),
+        ("unigram", "▁<x>", True),
         # The normalization changes these brackets.
         ("unigram", "｟sep｠", True),
     ],

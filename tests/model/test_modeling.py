@@ -387,6 +387,16 @@ def test_the_base_model_loads_into_the_full_one_and_back(tmp_path):
     close(full.lm_head(states)[..., EOS:], expected[..., EOS:])
 
 
+def test_shards_replace_the_weights_of_an_earlier_save(tmp_path):
+    model = tiny_model().model
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        model.encoder.layers[0].fc1.weight.zero_()
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    loaded = type(model).from_pretrained(tmp_path)
+    assert not loaded.encoder.layers[0].fc1.weight.any()
+
+
 @pytest.mark.parametrize("share", [True, False])
 def test_initialisation(share):
     torch.manual_seed(0)

@@ -52,7 +52,9 @@ def load_tokenizers(
     # tokenizer has no config.json.
     source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
     if SEPARATE_MARK not in source_tokenizer.init_kwargs:
-        is_shared = _shares_embeddings(name_or_path, **hub_kwargs)
+        folder = Path(name_or_path)
+        lacks_target = folder.is_dir() and not (folder / TARGET_FOLDER).is_dir()
+        is_shared = lacks_target or _shares_embeddings(name_or_path, **hub_kwargs)
         source_tokenizer.init_kwargs[SEPARATE_MARK] = has_target_tokenizer(source_tokenizer, is_shared)
     if not source_tokenizer.init_kwargs[SEPARATE_MARK]:
         return source_tokenizer, source_tokenizer

@@ -230,12 +230,12 @@ def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
     if found:
         names = alternatives(entry.name for entry in found)
         raise ValueError(f"'{source}' fits several formats, {names}; name the format with `--from`.")
-    if len([*path.glob("*.pt")]) > 1:
-        raise ValueError(f"'{source}' contains several `.pt` files; give the path of one of the files.")
     titles = ", ".join(entry.title for entry in IMPORT_FORMATS.values())
+    remedy = "check the name, or name the format with `--from`"
+    if len([*path.glob("*.pt"), *path.glob("*.pth")]) > 1:
+        remedy = "give the path of one of its weight files, or name the format with `--from`"
     raise ValueError(
-        f"'{source}' is not recognised as a checkpoint of a format that can be imported ({titles}); check "
-        "the name, or name the format with `--from`."
+        f"'{source}' is not recognised as a checkpoint of a format that can be imported ({titles}); {remedy}."
     )
 
 

@@ -149,8 +149,7 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     testing = settings.get("testing") or {}
     if testing.get("repetition_penalty", -1) > 1:
         notes.append(
-            "The search of this package ignores `repetition_penalty` "
-            f"{testing['repetition_penalty']!r} of the original."
+            f"The import leaves out `repetition_penalty` {testing['repetition_penalty']!r} of the original."
         )
     return Imported(
         config=config,

@@ -64,7 +64,6 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -484,19 +483,13 @@ class VaswaniGeneration(GenerationMixin):
         return super(VaswaniGeneration, model).compute_transition_scores(*args, **kwargs)
 
     def save_pretrained(self, save_directory, is_main_process=True, *args, **kwargs):
-        """Validate the generation config, and then save the model as transformers does. If the weights are
-        saved as shards, delete the model.safetensors of an earlier save.
-        """
+        """Validate the generation config, and then save the model."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
             # If `_from_model_config` were True, transformers would treat the generation config as a copy of
             # the model's config, and remove the settings that this package adds.
             self.generation_config._from_model_config = False
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
-        folder = Path(save_directory)
-        if is_main_process and any(folder.glob("model-?????-of-?????.safetensors")):
-            # transformers would load the old model.safetensors instead of the new shards.
-            (folder / "model.safetensors").unlink(missing_ok=True)
 
 
 def _add_criterion(criterion: Any, arguments: dict[str, Any]) -> None:

@@ -74,6 +74,16 @@ class VaswaniPreTrainedModel(PreTrainedModel):
     # the cache of huggingface_hub. None if unknown.
     origin: Path | None = None
 
+    def save_pretrained(self, save_directory, is_main_process=True, *args, **kwargs):
+        """Save the model as transformers does. If the weights are saved as shards, delete the
+        model.safetensors of an earlier save.
+        """
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        folder = Path(save_directory)
+        if is_main_process and any(folder.glob("model-?????-of-?????.safetensors")):
+            # transformers would load the old model.safetensors instead of the new shards.
+            (folder / "model.safetensors").unlink(missing_ok=True)
+
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
         # Check the config again, because its fields have perhaps changed since the config was created.
         config.validate_architecture()

@@ -28,8 +28,8 @@ SEPARATE_MARK = "separate_vocabs"
 
 def has_target_tokenizer(source_tokenizer: Any, shares_embeddings: bool) -> bool:
     """Return True if the checkpoint of a source tokenizer has a second tokenizer for the target language."""
-    # `save_pretrained` of transformers does not write `SEPARATE_MARK`. By default, a model with separate
-    # embeddings has two tokenizers.
+    # A tokenizer that this package has not saved or loaded lacks `SEPARATE_MARK`. By default, a model with
+    # separate embeddings has two tokenizers.
     return source_tokenizer.init_kwargs.get(SEPARATE_MARK, not shares_embeddings)
 
 

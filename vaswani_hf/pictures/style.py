@@ -60,7 +60,13 @@ def save(figure: "Figure", path: Path) -> None:
         else:
             with rc_context({"svg.hashsalt": "vaswani_hf"}):
                 figure.savefig(path, dpi=150, metadata={"Date": None}, facecolor="white")
-    if any(re.match(_MISSING_GLYPH, str(warning.message)) for warning in caught):
+    is_glyph_missing = False
+    for warning in caught:
+        if re.match(_MISSING_GLYPH, str(warning.message)):
+            is_glyph_missing = True
+        else:
+            warnings.warn(warning.message, warning.category, stacklevel=2)
+    if is_glyph_missing:
         logger.warning_once(
             "Pictures show boxes in place of some characters, because the font of matplotlib lacks the characters; "
             "name a font that contains the characters as `font.family` in the file matplotlibrc."
