@@ -34,7 +34,7 @@ encoding.py | {source} {target} --repeat 1 --rounds 1 --vocab_size 300 | "sha256
 generation.py | {checkpoint} {source} --reference {target} --sentences 4 --max_new_tokens 3 --repetitions 1 --device cpu --without_ctranslate2 | vaswani int8, sorted +\d | 8 beams, 64 inputs of 100 tokens: marian
 language_detection.py | en={source} de={target} --lines 3 | py3langid, all languages +en +\d+\.\d %, de +\d+\.\d %, \d+\.\d\d ms per text
 repetition_guard.py | {checkpoint} {source} {target} --other {target} --inputs 22 | \| none \| 2 \| \d \| | \| another language \| 2 \| | \| all \| 22 \| \d+ \| \d+ \|
-serving.py | {checkpoint} {source} --clients 1 2 --requests 4 --rounds 1 --sentence seven --serve='--max_batch 8' | batches +ready after \d+\.\d s, \d+ MiB | 2 clients: batches .* one request at a time takes \d | p99 \d | one sentence, no wait
+serving.py | {checkpoint} {source} --clients 1 2 --requests 4 --rounds 1 --sentence seven --serve='--timeout 60' | batches +ready after \d+\.\d s, \d+ MiB | 2 clients: batches .* one request at a time takes \d | p99 \d | one sentence, no wait
 serving_soak.py | {checkpoint} {source} --requests 60 --clients 4 | \d right | \d cancelled | malformed JSON: 400 | MiB after each tenth of the requests: \d
 startup.py | {checkpoint} --rounds 1 | vaswani translate .* imports takes | vaswani serve .* imports takes
 threads.py | --shapes toy --ways one after --rounds 1 --seconds 0.01 | train, toy:  | translate, toy:  | \| after \| [\d,]+ \| \d.* \| [\d,]+ \| \d
