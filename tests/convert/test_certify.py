@@ -53,7 +53,10 @@ def parallel_files(tmp_path):
 def test_a_model_with_language_tokens_is_refused(checkpoint, tmp_path):
     folder = with_search(checkpoint, tmp_path)
     add_languages(folder, en="x", de="y")
-    with pytest.raises(InvalidValueError, match="'copy' has language tokens; use the difference between checkpoint and export that"):
+    with pytest.raises(
+        InvalidValueError,
+        match="'copy' has language tokens; use the difference between checkpoint and export that",
+    ):
         certify(folder, SOURCES, REFERENCES)
 
 
