@@ -154,18 +154,22 @@ def test_the_average_is_the_mean_and_checkpoints_are_in_order(tmp_path):
     for step, value in ((200, 1.0), (1000, 5.0), (30, 3.0)):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
-        save_file({"w": torch.full((2,), value, dtype=torch.bfloat16)}, folder / "model.safetensors")
-    # One of the checkpoints has its weights in shards.
+        weights = {name: torch.full((2,), value, dtype=torch.bfloat16) for name in "vw"}
+        save_file(weights, folder / "model.safetensors")
+    # One of the checkpoints has its weights in two shards.
     sharded = tmp_path / "checkpoint-30"
-    shard = "model-00001-of-00001.safetensors"
-    (sharded / "model.safetensors").rename(sharded / shard)
-    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": shard}}))
+    (sharded / "model.safetensors").unlink()
+    shards = {name: f"model-0000{number}-of-00002.safetensors" for number, name in enumerate("vw", 1)}
+    for name, shard in shards.items():
+        save_file({name: weights[name]}, sharded / shard)
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     (tmp_path / "checkpoint-best").mkdir()
     folders = checkpoints_in(tmp_path)
     assert [folder.name for folder in folders] == ["checkpoint-30", "checkpoint-200", "checkpoint-1000"]
     averaged = average_weights([folder / "model.safetensors" for folder in folders])
-    assert averaged["w"].dtype == torch.bfloat16
-    assert averaged["w"].tolist() == [3.0, 3.0]
+    for name in "vw":
+        assert averaged[name].dtype == torch.bfloat16
+        assert averaged[name].tolist() == [3.0, 3.0]
 
 
 def test_different_models_are_not_averaged(tmp_path):

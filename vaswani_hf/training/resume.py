@@ -322,13 +322,14 @@ def refuse_other_validation(
     for key in keys:
         if comparison_key[key] == before.get(key):
             continue
-        changed, restored = "The validation texts differ from the texts of", "the validation texts"
+        changed = "The validation texts differ from the texts of"
+        restored = "the validation texts"
         if key != "texts":
-            changed, restored = f"`{key}` is {comparison_key[key]!r}, but {before.get(key)!r} in", f"`{key}`"
+            changed = f"`{key}` is {comparison_key[key]!r}, but {before.get(key)!r} in"
+            restored = f"`{key}`"
         raise InvalidValueError(
             f"{changed} the run in '{folder}' that is to be resumed, and early stopping would compare different "
-            f"scores; restore {restored}, turn early stopping off, or choose another "
-            "`--output_dir`."
+            f"scores; restore {restored}, turn early stopping off, or choose another `--output_dir`."
         )
 
 
